@@ -1,0 +1,169 @@
+"""What a file declares, once evaluated: settings, data, slots and graphs. Nothing in it knows a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paren.ir.graph import Graph
+from paren.ir.types import TensorType
+from paren.text.source import Span
+
+Value = bool | int | float | str | tuple["Value", ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A top-level `def` of a literal value, after variant and `--set`. `span` is where the value in force was written."""
+
+    name: str
+    value: Value
+    span: Span
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a data set: type of one example (the batch axis is not in it)."""
+
+    name: str
+    type: TensorType
+    span: Span
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named piece of state. `role`: parameter, moment (optimizer state of one parameter), average, counter.
+
+    `owner` is the parameter's name for moments and averages, else the slot's own. `group` numbers the optimizer group;
+    frozen parameters have group -1. Gradients are not slots: they live within a step only.
+    """
+
+    name: str
+    type: TensorType
+    role: str
+    owner: str
+    group: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class DataForm:
+    """`(kind positional... :option value...)` of a `defdata`, evaluated but not opened. Splits are options too."""
+
+    name: str
+    kind: str
+    arguments: tuple[Value, ...]
+    options: Mapping[str, Value]
+    spans: Mapping[str, Span]  # of each option; positional arguments under "0", "1", ...
+    span: Span
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A value sampled every `every` steps on the training batch; `reduce` (max, min, sum, mean) folds all its elements."""
+
+    name: str
+    every: int
+    reduce: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Best:
+    """Which evaluation series decides: `(best evaluation/loss :min)`, `:stop-early (... :patience 5)`."""
+
+    metric: str
+    mode: str  # "min" or "max"
+    patience: int | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class RunForm:
+    """The settings of a `defrun`, checked. Counts are global: `batch` and `microbatches` are over all devices.
+
+    `clip` is the largest global gradient norm. Exactly one of `steps` and `epochs` is given.
+    """
+
+    batch: int
+    microbatches: int
+    steps: int | None
+    epochs: int | None
+    seed: int
+    precision: str
+    clip: float | None
+    evaluate_every: int | None
+    checkpoint_every: int | None
+    log_every: int
+    keep_checkpoints: int
+    keep_best: Best | None
+    stop_early: Best | None
+    on_nonfinite: str  # "stop" or "skip"
+    skip_limit: int
+    average: float | None
+    start_from: str | None  # safetensors file with the first weights
+    start_names: tuple[tuple[str, str], ...]  # (name in the file, parameter name) pairs that differ
+    reproducible_over: int | None
+    spans: Mapping[str, Span]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A `defmodel`: inputs per example, and the graph of a call with dropout off on `rows` examples."""
+
+    name: str
+    inputs: tuple[Field, ...]
+    span: Span
+    forward: Callable[[int], Graph]  # rows -> graph; inputs: state parameters, batch fields; output "result"
+
+
+@dataclass(frozen=True)
+class UpdateGroup:
+    """Parameters that share an update rule.
+
+    If `flat`, the rule is elementwise and `graph` updates all of them as one vector: its state inputs and outputs are named
+    `parameter`, the moments' names, its batch input `gradient`. Else there is one graph for each distinct shape: `graphs` maps
+    a parameter's name to its graph (shared between equal shapes). The scalar inputs are `update` (float32: the number of this
+    update, 1 at first). Output `rate` is the scheduled rate, if the optimizer has one.
+    """
+
+    number: int
+    parameters: tuple[str, ...]
+    moments: tuple[str, ...]
+    flat: bool
+    graphs: Mapping[str, Graph]  # parameter name -> graph; if flat, the single key "" with type float32[total size]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole experiment.
+
+    Graph conventions (all graphs are for `rows` examples, the microbatch):
+    - inputs of role `state`: parameter names; of role `batch`: field names, `$rows` (uint32[rows], index of each example in
+      the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`: `$seed` (uint32),
+      `$step` (uint32, the position of the training step, from 0).
+    - `loss`: outputs `loss` (float32[rows ...], one value per example or token) and `weight` (the same shape, already
+      multiplied by `$valid`); dropout is on.
+    - `evaluate`: the same with dropout off, and for each metric `metric:NAME` and `weight:NAME` of equal shape.
+    - `diagnostics`: name -> graph with output `value` (float32[rows ...]) and `weight`.
+    - `initialize`: one output per parameter; its only input is `$seed`.
+    """
+
+    path: str
+    variant: str | None
+    settings: tuple[Setting, ...]
+    sources: Mapping[str, str]  # path -> text: the file and its imports
+    run: RunForm
+    data: DataForm
+    rows: int
+    models: tuple[Model, ...]
+    parameters: tuple[Slot, ...]
+    moments: tuple[Slot, ...]
+    loss: Graph
+    evaluate: Graph
+    diagnostics: Mapping[str, tuple[Diagnostic, Graph]]
+    initialize: Graph
+    updates: tuple[UpdateGroup, ...]
+    metrics: tuple[str, ...]
+    notes: tuple[str, ...]  # warnings for the user

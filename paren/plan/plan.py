@@ -1,0 +1,108 @@
+"""The plan of one graph: buffers with places and offsets, and the steps that run over them. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from paren.ir.types import TensorType
+from paren.plan.kernel import Kernel
+from paren.text.source import Span
+
+
+class Place(Enum):
+    """Where a buffer lives: in the graph's arena (offset planned), in a state slot, or in the caller's input."""
+
+    ARENA = "arena"
+    STATE = "state"
+    INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`name` is the slot's or input's for those places. `first` and `last` are the steps between which its content matters
+    (inclusive; an arena output lives to the end). `offset` is in bytes from the arena's start, a multiple of 64; 0 elsewhere."""
+
+    id: int
+    name: str
+    type: TensorType
+    place: Place
+    first: int
+    last: int
+    offset: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Runs a kernel; `buffers[i]` is the id of the buffer for its parameter i."""
+
+    kernel: Kernel
+    buffers: tuple[int, ...]
+    spans: tuple[Span, ...]
+    nodes: tuple[str, ...]  # what it computes, for reports: "%12 exp", ...
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One operand of a product: rows x columns elements of a buffer, column stride 1, `leading` elements from row to row.
+
+    `transposed` says that the product uses the transpose. `batch_strides` has one entry per batch loop of the product.
+    """
+
+    buffer: int
+    offset: int
+    leading: int
+    transposed: bool
+    batch_strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = A B (or C += A B) for each index of the batch loops: A is m x k, B is k x n after their transposition, C is m x n."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    accumulate: bool
+    spans: tuple[Span, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copies bytes of one buffer to another of the same size (a state update whose value already lies elsewhere)."""
+
+    source: int
+    target: int
+    spans: tuple[Span, ...]
+    nodes: tuple[str, ...]
+
+
+Step = Launch | Product | Copy
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why two nodes were not put into one kernel, in words, for `paren show fused` and `explain`."""
+
+    producer: str
+    consumer: str
+    reason: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`outputs` maps the names of the graph's outputs to buffers; those whose name is a state input's replace that slot."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    outputs: dict[str, int]
+    arena_bytes: int
+    refusals: tuple[Refusal, ...]
