@@ -60,6 +60,17 @@ class DataForm:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """Values of an integer field must be in `low <= value < high`, or equal `ignore`; `span` is where the program says so."""
+
+    field: str
+    low: int
+    high: int
+    ignore: int | None
+    span: Span
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """A value sampled every `every` steps on the training batch; `reduce` (max, min, sum, mean) folds all its elements."""
 
@@ -166,4 +177,5 @@ class Program:
     initialize: Graph
     updates: tuple[UpdateGroup, ...]
     metrics: tuple[str, ...]
+    bounds: tuple[Bound, ...]
     notes: tuple[str, ...]  # warnings for the user
