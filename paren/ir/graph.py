@@ -41,7 +41,8 @@ class Graph:
     """Named inputs, nodes in evaluation order without dead ones (inputs included), and named outputs.
 
     An input node has the op `input` and attrs `name` and `role`: `state` (a slot; an output of the same name replaces
-    its content), `batch` (a field of the data), or `scalar` (`step`, `seed`, ...). `inputs` lists them all, used or not.
+    its content), `batch` (a field of the data), or `scalar` (`step`, `seed`, ...). `inputs` lists them all, used or
+    not.
     """
 
     name: str
@@ -59,7 +60,8 @@ class Builder:
     """Makes nodes: infers each type, gives back the same node for the same operation, applies rewrite rules.
 
     `rule` may return a node that stands for the one asked for (an algebraic simplification), or None. Interning and
-    rules make common subexpressions and trivial arithmetic vanish by construction. The first span of an interned node wins.
+    rules make common subexpressions and trivial arithmetic vanish by construction. The first span of an interned node
+    wins.
     """
 
     name: str
@@ -101,7 +103,8 @@ class Builder:
         return self.emit("constant", (), {"value": value, "dtype": dtype}, span)
 
     def broadcast(self, node: Node, shape: tuple[int, ...], axes: tuple[int, ...] | None = None) -> Node:
-        """`node` repeated to `shape`; dimension i of the node becomes dimension `axes[i]` (default: aligned at the end)."""
+        """`node` repeated to `shape`; dimension i of the node becomes dimension `axes[i]` (default: aligned at the
+        end)."""
         if node.shape == shape:
             return node
         if axes is None:
@@ -109,7 +112,8 @@ class Builder:
         return self.emit("broadcast", (node,), {"shape": shape, "axes": axes}, node.span)
 
     def apply(self, name: str, *operands: Node | float, span: Span | None = None) -> Node:
-        """An elementwise operation whose operands may be Python numbers or scalars: they take the others' type and shape.
+        """An elementwise operation whose operands may be Python numbers or scalars: they take the others' type and
+        shape.
 
         At least one operand is a node. Numbers take the dtype of the first node. Nodes of another shape than the first
         non-scalar one are broadcast aligned at the end.

@@ -14,7 +14,8 @@ Value = bool | int | float | str | tuple["Value", ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """A top-level `def` of a literal value, after variant and `--set`. `span` is where the value in force was written."""
+    """A top-level `def` of a literal value, after variant and `--set`. `span` is where the value in force was
+    written."""
 
     name: str
     value: Value
@@ -61,7 +62,8 @@ class DataForm:
 
 @dataclass(frozen=True)
 class Bound:
-    """Values of an integer field must be in `low <= value < high`, or equal `ignore`; `span` is where the program says so."""
+    """Values of an integer field must be in `low <= value < high`, or equal `ignore`; `span` is where the program
+    says so."""
 
     field: str
     low: int
@@ -72,7 +74,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A value sampled every `every` steps on the training batch; `reduce` (max, min, sum, mean) folds all its elements."""
+    """A value sampled every `every` steps on the training batch; `reduce` (max, min, sum, mean) folds all its
+    elements."""
 
     name: str
     every: int
@@ -133,9 +136,12 @@ class Model:
 class UpdateGroup:
     """Parameters that share an update rule.
 
-    If `flat`, the rule is elementwise and `graph` updates all of them as one vector: its state inputs and outputs are named
-    `parameter`, the moments' names, its batch input `gradient`. Else there is one graph for each distinct shape: `graphs` maps
-    a parameter's name to its graph (shared between equal shapes). The scalar inputs are `update` (float32: the number of this
+    If `flat`, the rule is elementwise and `graph` updates all of them as one vector: its state inputs and outputs are
+    named
+    `parameter`, the moments' names, its batch input `gradient`. Else there is one graph for each distinct shape:
+    `graphs` maps
+    a parameter's name to its graph (shared between equal shapes). The scalar inputs are `update` (float32: the number
+    of this
     update, 1 at first). Output `rate` is the scheduled rate, if the optimizer has one.
     """
 
@@ -151,8 +157,10 @@ class Program:
     """A whole experiment.
 
     Graph conventions (all graphs are for `rows` examples, the microbatch):
-    - inputs of role `state`: parameter names; of role `batch`: field names, `$rows` (uint32[rows], index of each example in
-      the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`: `$seed` (uint32),
+    - inputs of role `state`: parameter names; of role `batch`: field names, `$rows` (uint32[rows], index of each
+      example in
+      the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`: `$seed`
+      (uint32),
       `$step` (uint32, the position of the training step, from 0).
     - `loss`: outputs `loss` (float32[rows ...], one value per example or token) and `weight` (the same shape, already
       multiplied by `$valid`); dropout is on.

@@ -3,9 +3,12 @@
 A kernel has loop axes with fixed sizes. Its first `rows` axes are independent: every combination of their indices (a
 row) may run at any time, on any thread. Within a row the stages run one after another. A stage loops over its own
 further axes in lexicographic order and executes its statements in order for each combination; a stage without axes
-executes them once. Values are in single assignment and numbered over the whole kernel. A value computed in a stage with axes
-is visible in that stage only; the results of its reductions, and the values of a stage without axes, are visible in all later
-stages of the row. A buffer that one stage stores may be loaded by later stages of the same row, at indices of that row only.
+executes them once. Values are in single assignment and numbered over the whole kernel. A value computed in a stage
+with axes
+is visible in that stage only; the results of its reductions, and the values of a stage without axes, are visible in
+all later
+stages of the row. A buffer that one stage stores may be loaded by later stages of the same row, at indices of that
+row only.
 
 The meaning is `paren.codegen.python`; `paren.codegen.llvm` and a CUDA emitter must agree with it. The only freedom of
 an emitter is the order in which a `Reduce` of kind `sum` adds, which must depend on the kernel and the target alone,

@@ -20,8 +20,10 @@ class Place(Enum):
 
 @dataclass(frozen=True)
 class Buffer:
-    """`name` is the slot's or input's for those places. `first` and `last` are the steps between which its content matters
-    (inclusive; an arena output lives to the end). `offset` is in bytes from the arena's start, a multiple of 64; 0 elsewhere."""
+    """`name` is the slot's or input's for those places. `first` and `last` are the steps between which its content
+    matters
+    (inclusive; an arena output lives to the end). `offset` is in bytes from the arena's start, a multiple of 64; 0
+    elsewhere."""
 
     id: int
     name: str
@@ -45,7 +47,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One operand of a product: rows x columns elements of a buffer, column stride 1, `leading` elements from row to row.
+    """One operand of a product: rows x columns elements of a buffer, column stride 1, `leading` elements from row to
+    row.
 
     `transposed` says that the product uses the transpose. `batch_strides` has one entry per batch loop of the product.
     """
@@ -59,7 +62,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """C = A B (or C += A B) for each index of the batch loops: A is m x k, B is k x n after their transposition, C is m x n."""
+    """C = A B (or C += A B) for each index of the batch loops: A is m x k, B is k x n after their transposition, C is
+    m x n."""
 
     a: Matrix
     b: Matrix
@@ -98,7 +102,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Plan:
-    """`outputs` maps the names of the graph's outputs to buffers; those whose name is a state input's replace that slot."""
+    """`outputs` maps the names of the graph's outputs to buffers; those whose name is a state input's replace that
+    slot."""
 
     name: str
     buffers: tuple[Buffer, ...]
