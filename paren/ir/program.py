@@ -35,7 +35,8 @@ class Field:
 class Slot:
     """A named piece of state. `role`: parameter, moment (optimizer state of one parameter), average, counter.
 
-    `owner` is the parameter's name for moments and averages, else the slot's own. `group` numbers the optimizer group;
+    `owner` is the parameter's name for moments and averages, else the slot's own. A moment is named
+    `PARAMETER/MOMENT` (`layer-norm.weight/variance`) and starts as zeros. `group` numbers the optimizer group;
     frozen parameters have group -1. Gradients are not slots: they live within a step only.
     """
 
@@ -49,7 +50,24 @@ class Slot:
 
 @dataclass(frozen=True)
 class DataForm:
-    """`(kind positional... :option value...)` of a `defdata`, evaluated but not opened. Splits are options too."""
+    """`(kind positional... :option value...)` of a `defdata`, evaluated but not opened.
+
+    Options that were not written are absent. Common to all kinds: `split` (pairs `("train", 0.95)`, fractions that sum
+    to at most 1), `evaluation-batch` (int), `evaluation-count` (int, examples of an evaluation split that are used).
+
+    | kind | arguments | options | fields |
+    |---|---|---|---|
+    | `text-files` | glob patterns | `tokenizer`, `length`, `stride`, `boundary` | `tokens`, `targets` int32[length] |
+    | `python-docs`, `python-stdlib` | none | as `text-files` | the same |
+    | `token-file` | path | `dtype` (a name such as "uint16"), `length`, `stride`, `validation` (path) | the same |
+    | `arrays` | paths | `columns`: pairs (field, (column, ...)) for CSV and Parquet | declared |
+    | `digits` | none | none | `image` float32[1 8 8], `label` int32[] |
+    | `python` | file, function | `keywords`: pairs (name, value) passed to the function | declared |
+
+    `tokenizer` is `("bytes",)`, `("byte-pair", vocab)` or `("file", path)`. `boundary` is `("join",)` (documents follow
+    each other), `("separate",)` (no window spans two documents) or `("token", text)` (that special token is put between
+    documents); absent means join. `stride` absent means `length`. Declared fields come from `:fields`.
+    """
 
     name: str
     kind: str
