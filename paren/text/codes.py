@@ -22,3 +22,82 @@ def _code(code: str, title: str, cause: str, fix: str) -> None:
     if code in CODES:
         raise ValueError(f"error code {code} is registered twice")
     CODES[code] = Code(code, title, cause, fix)
+
+
+# ---- text: reading files -------------------------------------------------------------------------------------------
+
+_code(
+    "E-TXT-001",
+    "a file cannot be read",
+    "The named file does not exist, is a folder, or the system does not allow reading it.",
+    "Check the path (a relative one starts at the current folder) and the permissions.",
+)
+_code(
+    "E-TXT-002",
+    "the file is not UTF-8",
+    "paren files are UTF-8, with or without a byte-order mark. This one is in another encoding, or holds bytes that "
+    "are no text at all.",
+    "Save the file as UTF-8; the place shown is the first byte that does not fit.",
+)
+_code(
+    "E-TXT-003",
+    "a bracket is not closed",
+    "The text, or the next top-level form, begins before the bracket shown is closed.",
+    "Write the missing bracket where the form ends; `paren format` shows the nesting by indentation.",
+)
+_code(
+    "E-TXT-004",
+    "a closing bracket has no open one",
+    "Everything before it is closed already; most often one bracket too many ends the form before it.",
+    "Delete it, or write the bracket that opens the form.",
+)
+_code(
+    "E-TXT-005",
+    "a bracket is closed by one of the other kind",
+    "`(` is closed by `)` and `[` by `]`. The note shows where the open one stands.",
+    "Replace one of the two, or close the inner form first.",
+)
+_code(
+    "E-TXT-006",
+    "a string is not closed",
+    "A string ends on the line on which it begins; no closing quote was found there.",
+    'Close it with a straight quote. A line break in a string is written \\n, a quote \\".',
+)
+_code(
+    "E-TXT-007",
+    "a comment is not closed",
+    "A comment that begins with `#|` ends with `|#`. Such comments nest, so each `#|` needs its own `|#`.",
+    "Write the missing `|#`, or use `;`, which ends with its line.",
+)
+_code(
+    "E-TXT-008",
+    "a wrong escape in a string",
+    'A backslash in a string begins one of the escapes \\n \\t \\r \\0 \\\\ \\" \\xHH \\uHHHH \\UHHHHHHHH.',
+    "Write a backslash itself as two; write Windows paths with `/`.",
+)
+_code(
+    "E-TXT-009",
+    "a wrong number",
+    "What begins like a number must be one: 12, -3, 0.5, .5, 6e-4, 0x10. Integers have at most 64 bits, floats are "
+    "float64. Groups of digits, fractions and percent signs are not written, and names do not begin with a digit.",
+    "Write the number in one of these forms, or another name.",
+)
+_code(
+    "E-TXT-010",
+    "a character that may not stand there",
+    "Control characters, spaces other than the ordinary one, curly quotes, quote marks, commas, braces and `#` are no "
+    "part of the language. Many of them come from text that was pasted from a web page or a word processor.",
+    "Replace or delete the character shown; between quotes it may stand, or be written as an escape.",
+)
+_code(
+    "E-TXT-011",
+    "a wrong keyword",
+    "A keyword is one colon and a name without a space between them, such as :rate.",
+    "Write the name right after the colon.",
+)
+_code(
+    "E-TXT-012",
+    "brackets nest too deep",
+    "A form may stand in at most 200 others, which no text written by hand reaches.",
+    "Name inner parts with `def`, `let` or a function.",
+)

@@ -7,11 +7,14 @@ without a traceback. `InternalError` is ours: it names the stage that broke its 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from paren.text.source import Span
+
+_EXCERPT_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -109,14 +112,38 @@ def render(error: ParenError) -> str:
 
 
 def _excerpt(span: Span) -> list[str]:
+    """The line of the span with carets under it; of a very long line, the part around the span."""
     line_number, column = span.source.position(span.start)
     line = span.source.line(line_number)
+    if not line:
+        return []
     width = max(1, min(span.end - span.start, len(line) - column + 1))
-    indent = "".join("\t" if character == "\t" else " " for character in line[: column - 1])
-    return [f"  {line}", f"  {indent}{'^' * width}"]
+    cut = 0
+    if len(line) > _EXCERPT_WIDTH:
+        cut = max(0, min(column - 1 - _EXCERPT_WIDTH // 4, len(line) - _EXCERPT_WIDTH))
+        width = min(width, _EXCERPT_WIDTH - (column - 1 - cut))
+    before = line[cut : column - 1]
+    indent = "".join("\t" if character == "\t" else " " * _cells(character) for character in before)
+    carets = "^" * max(1, sum(_cells(character) for character in line[column - 1 : column - 1 + width]))
+    return [f"  {line[cut : cut + _EXCERPT_WIDTH]}", f"  {indent}{carets}"]
+
+
+def _cells(character: str) -> int:
+    """Columns that a terminal gives a character: two for wide East Asian ones, none for combining marks."""
+    if character.isascii():
+        return 1
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelt most like `name`, if one is near."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    return near[0] if near else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean X?)` for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(name, known)
+    return f" (did you mean {near}?)" if near else ""
