@@ -1,12 +1,17 @@
-"""The tensor graph: a list of nodes in evaluation order, and the builder that alone makes them."""
+"""The tensor graph: a list of nodes in evaluation order, and the builder that alone makes them.
+
+The operations a builder knows are those registered; `import paren.ir.ops` registers all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from paren.ir.op import OPS, Attrs, Op
-from paren.ir.types import DType, TensorType
+from paren.ir.types import DType, TensorType, TypeMismatch
 from paren.text.source import Span
 
 
@@ -99,31 +104,60 @@ class Builder:
         return node
 
     def constant(self, value: float | int | bool, dtype: DType, span: Span) -> Node:
-        """A scalar constant."""
+        """A scalar constant; the value is converted to what `dtype` holds, so that equal constants are one node.
+
+        Raises `TypeMismatch` when an integer does not fit or a fraction is asked of an integer type.
+        """
+        if dtype.is_float:
+            with np.errstate(over="ignore"):
+                value = float(dtype.numpy.type(value))
+        elif dtype is DType.BOOL:
+            value = bool(value)
+        elif value == int(value):
+            value = int(value)
         return self.emit("constant", (), {"value": value, "dtype": dtype}, span)
 
-    def broadcast(self, node: Node, shape: tuple[int, ...], axes: tuple[int, ...] | None = None) -> Node:
+    def broadcast(
+        self, node: Node, shape: tuple[int, ...], axes: tuple[int, ...] | None = None, span: Span | None = None
+    ) -> Node:
         """`node` repeated to `shape`; dimension i of the node becomes dimension `axes[i]` (default: aligned at the
-        end)."""
+        end).
+
+        A dimension of size 1 is repeated to the size there. Raises `TypeMismatch` when another size differs.
+        """
         if node.shape == shape:
             return node
+        place = span if span is not None else node.span
         if axes is None:
+            if len(node.shape) > len(shape):
+                raise TypeMismatch(f"{node.type} does not fit the shape {TensorType(node.dtype, shape)}")
             axes = tuple(range(len(shape) - len(node.shape), len(shape)))
-        return self.emit("broadcast", (node,), {"shape": shape, "axes": axes}, node.span)
+        # The operation itself repeats along new axes only.
+        if len(axes) == len(node.shape):
+            pairs = zip(node.shape, axes, strict=True)
+            kept = tuple(i for i, (size, axis) in enumerate(pairs) if size != 1 or shape[axis] == 1)
+            if len(kept) < len(axes):
+                node = self.emit("reshape", (node,), {"shape": tuple(node.shape[i] for i in kept)}, place)
+                axes = tuple(axes[i] for i in kept)
+                if node.shape == shape:
+                    return node
+        return self.emit("broadcast", (node,), {"shape": shape, "axes": axes}, place)
 
     def apply(self, name: str, *operands: Node | float, span: Span | None = None) -> Node:
-        """An elementwise operation whose operands may be Python numbers or scalars: they take the others' type and
-        shape.
+        """An elementwise operation whose operands may be Python numbers or smaller tensors.
 
-        At least one operand is a node. Numbers take the dtype of the first node. Nodes of another shape than the first
-        non-scalar one are broadcast aligned at the end.
+        At least one operand is a node. Numbers take the dtype of the first node that is not boolean. Shapes are aligned
+        at the end and broadcast to the common shape; a dimension of size 1 is repeated. Raises `TypeMismatch` when
+        there is no common shape.
         """
         nodes = [operand for operand in operands if isinstance(operand, Node)]
-        shape: tuple[int, ...] = max((node.shape for node in nodes), key=len)
         place = span if span is not None else nodes[0].span
-        dtype = next((node.dtype for node in nodes if node.dtype != DType.BOOL), nodes[0].dtype)
+        dtype = next((node.dtype for node in nodes if node.dtype is not DType.BOOL), nodes[0].dtype)
+        shape = nodes[0].shape
+        for node in nodes[1:]:
+            shape = _common_shape(shape, node.shape, nodes[0], node)
         ready = [o if isinstance(o, Node) else self.constant(o, dtype, place) for o in operands]
-        return self.emit(name, [self.broadcast(node, shape) for node in ready], {}, place)
+        return self.emit(name, [self.broadcast(node, shape, span=place) for node in ready], {}, place)
 
     def graph(self, outputs: Mapping[str, Node]) -> Graph:
         """The graph of what the outputs need. Order of nodes is the order in which they were emitted."""
@@ -136,3 +170,17 @@ class Builder:
                 pending.extend(node.args)
         nodes = tuple(node for node in self.nodes if node.number in alive)
         return Graph(self.name, tuple(self.inputs), nodes, dict(outputs))
+
+
+def _common_shape(first: tuple[int, ...], second: tuple[int, ...], a: Node, b: Node) -> tuple[int, ...]:
+    """The shape that both broadcast to, aligned at the end; `a` and `b` are named when there is none."""
+    if first == second:
+        return first
+    rank = max(len(first), len(second))
+    aligned = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True)
+    shape = []
+    for i, j in aligned:
+        if i != j and i != 1 and j != 1:
+            raise TypeMismatch(f"the shapes {a.type} and {b.type} differ")
+        shape.append(max(i, j))
+    return tuple(shape)

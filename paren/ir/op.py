@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,10 +54,22 @@ OPS: dict[str, Op] = {}
 
 
 def register(op: Op) -> Op:
-    """Adds an operation to the table; modules of `paren.ir.ops` do so when they are imported."""
+    """Adds an operation to the table; modules of `paren.ir.ops` do so when they are imported.
+
+    In the table `evaluate` always gives an array (never a numpy scalar) and does not warn about overflow, division by
+    zero or NaN: these are values like others.
+    """
     if op.name in OPS:
         raise ValueError(f"operation {op.name} is registered twice")
     if op.kind not in KINDS:
         raise ValueError(f"operation {op.name} has the unknown kind {op.kind}")
-    OPS[op.name] = op
-    return op
+    OPS[op.name] = replace(op, evaluate=_quiet(op.evaluate))
+    return OPS[op.name]
+
+
+def _quiet(evaluate: Evaluate) -> Evaluate:
+    def quiet(arrays: Sequence[Array], attrs: Attrs) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(evaluate(arrays, attrs))
+
+    return quiet
