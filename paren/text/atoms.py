@@ -34,7 +34,6 @@ _FIXES = {
     "{": "only ( ) and [ ] are brackets",
     "}": "only ( ) and [ ] are brackets",
     ":": "a colon only begins a keyword; write a space before it",
-    "|": "a comment stands between `#|` and `|#`",
     "\\": "a backslash only stands in strings",
     "−": "the minus sign is the hyphen `-`",
     "–": "the minus sign is the hyphen `-`",
@@ -52,11 +51,9 @@ def read_atom(source: Source, token: Token) -> Form:
         return _read_number(text, span)
     if text[0] == ":":
         return _read_keyword(text, span)
-    if _SYMBOL.fullmatch(text) is None:
-        raise _character_error(text, span)
     if text in ("true", "false"):
         return Boolean(text == "true", span)
-    return Symbol(_unify(text), span)
+    return Symbol(_read_name(text, span), span)
 
 
 def read_string(source: Source, token: Token) -> String:
@@ -162,11 +159,18 @@ def _read_keyword(text: str, span: Span) -> Keyword:
         )
     if name[0] == ":":
         raise ParenError("E-TXT-011", f"`{_shorten(text)}` begins with more than one colon", span, fix="write one")
-    if _SYMBOL.fullmatch(name) is None:
-        raise _character_error(name, Span(span.source, span.start + 1, span.end))
+    unified = _read_name(name, Span(span.source, span.start + 1, span.end))
     if _LIKE_A_NUMBER.match(name):
         raise ParenError("E-TXT-011", f"the keyword `{_shorten(text)}` is not a name but a number", span)
-    return Keyword(_unify(name), span)
+    return Keyword(unified, span)
+
+
+def _read_name(text: str, span: Span) -> str:
+    """The name in one spelling for names that look the same: a letter and its combining accent become one character."""
+    name = text if text.isascii() else unicodedata.normalize("NFC", text)
+    if _SYMBOL.fullmatch(name) is None:
+        raise _character_error(text, span)
+    return name
 
 
 def _character_error(text: str, span: Span) -> ParenError:
@@ -178,11 +182,6 @@ def _character_error(text: str, span: Span) -> ParenError:
         return space_error(character, place)
     fix = _FIXES.get(character, "names hold letters, digits and + - * / < > = ! ? . & % ^ ~ @ $ _")
     return ParenError("E-TXT-010", f"{describe_character(character)} may not stand in a name", place, fix=fix)
-
-
-def _unify(name: str) -> str:
-    """One spelling for names that look the same: a letter and its combining accent become one character."""
-    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def _shorten(text: str) -> str:

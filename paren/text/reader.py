@@ -49,7 +49,7 @@ def decode(content: bytes, name: str) -> Source:
         if content.startswith(mark):
             raise _encoding_error(name, f"the file is {encoding}, not UTF-8")
     content = content.removeprefix(_BYTE_ORDER_MARK)
-    if len(content) >= 4 and (content[1:200:2].count(0) * 2 > len(content[1:200:2]) or content[0:200:2].count(0) > 25):
+    if _looks_like_utf_16(content[:200]):
         raise _encoding_error(name, "the file looks like UTF-16 without a byte-order mark, not UTF-8")
     try:
         return Source(name, _unify_line_ends(content.decode()))
@@ -166,6 +166,12 @@ def _build(source: Source, tokens: list[Token], leaves: list[Form | None]) -> tu
 
 def _encoding_error(name: str, message: str) -> ParenError:
     return ParenError("E-TXT-002", message, Span(Source(name, ""), 0, 0), fix="save the file as UTF-8")
+
+
+def _looks_like_utf_16(beginning: bytes) -> bool:
+    """Whether every second byte of mostly Latin text is zero, as in UTF-16."""
+    halves = (beginning[0::2], beginning[1::2])
+    return len(beginning) >= 4 and any(half.count(0) * 2 > len(half) for half in halves)
 
 
 def _unify_line_ends(text: str) -> str:

@@ -31,7 +31,7 @@ BLOCK_COMMENT = "block comment"
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\n\r]+)
-      | (?P<atom>[^\s()\[\]";#“”„«»]+)
+      | (?P<atom>[^\s()\[\]";#|“”„«»]+)
       | (?P<open>[(\[])
       | (?P<close>[)\]])
       | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
@@ -108,6 +108,16 @@ def _scan_rare(source: Source, text: str, start: int, tokens: list[Token], error
     elif character == "#":
         end = _end(_HASH, text, start)
         errors.append(_hash_error(text[start:end], Span(source, start, end)))
+    elif character == "|":
+        end = start + 2 if text.startswith("|#", start) else start + 1
+        errors.append(
+            ParenError(
+                "E-TXT-010",
+                f"`{text[start:end]}` closes no comment" if end > start + 1 else "`|` is not part of the language",
+                Span(source, start, end),
+                fix="a comment stands between `#|` and `|#`, and each `#|` inside it needs its own `|#`",
+            )
+        )
     elif character in "“”„«»":
         end = _end(_CURLY_STRING, text, start)
         errors.append(
