@@ -101,3 +101,24 @@ _code(
     "A form may stand in at most 200 others, which no text written by hand reaches.",
     "Name inner parts with `def`, `let` or a function.",
 )
+
+# ---- environment ---------------------------------------------------------------------------------------------------
+
+_code(
+    "E-ENV-001",
+    "an unknown environment variable",
+    "A variable whose name begins with PAREN_ is set, but paren reads none of that name: most often a misspelling.",
+    "Correct or unset it; docs/environment.md lists the names.",
+)
+_code(
+    "E-ENV-002",
+    "a wrong value in an environment variable or option",
+    "A size is a number with a unit (24GiB, 512MiB, 2GB) or a number of bytes; a folder must exist.",
+    "Write the value in that form.",
+)
+_code(
+    "E-ENV-003",
+    "an environment variable for several processes",
+    "The variable belongs to training in several processes or on several nodes, which this version does not do.",
+    "Unset it.",
+)

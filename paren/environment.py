@@ -1,0 +1,143 @@
+"""The environment variables that paren reads, and nothing else reads any: `PAREN_*`.
+
+`read_environment` reads them all at once into a frozen record, so that a misspelt name or a wrong value is found before
+anything runs. `docs/environment.md` is generated from `VARIABLES`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from paren.text.errors import ParenError, nearest
+
+PREFIX = "PAREN_"
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
+_UNITS = {"B": 1} | {
+    f"{letter}{middle}B": base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for middle, base in (("", 1000), ("I", 1024))
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: `values` says what may stand in it, `default` what holds when it is unset or empty."""
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable(
+        "PAREN_DEVICE",
+        "`cpu`, `cuda`, `cuda:N`, `auto` or `reference`",
+        "`cpu`",
+        "The device that runs, where `--device` is not given.",
+    ),
+    Variable(
+        "PAREN_MEMORY",
+        "a size: `24GiB`, `512MiB`, `2GB`, or a number of bytes",
+        "the free memory, or the limit of the container",
+        "Plans as if the device had only this much memory.",
+    ),
+    Variable(
+        "PAREN_CACHE",
+        "a folder",
+        "the user's cache folder of the system, `paren` in it",
+        "Where compiled kernels, trained tokenizers and checks of data files are kept.",
+    ),
+    Variable(
+        "PAREN_DATA",
+        "a folder",
+        "the folder of the paren file",
+        "What relative paths in data forms start from, where `--data-root` is not given.",
+    ),
+)
+
+# Names that later versions give a meaning to; setting one now must not go unnoticed.
+_SEVERAL_PROCESSES = (
+    "PAREN_DEVICES",
+    "PAREN_NODES",
+    "PAREN_NODE_RANK",
+    "PAREN_RENDEZVOUS",
+    "PAREN_RENDEZVOUS_TIMEOUT",
+    "PAREN_NODE_GRADIENTS",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The variables' values. `memory` is in bytes; None where a variable is unset and has no fixed default."""
+
+    device: str
+    memory: int | None
+    cache: Path
+    data: Path | None
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Reads `variables`, by default those of the process. Raises E-ENV-001, E-ENV-002 and E-ENV-003."""
+    given = os.environ if variables is None else variables
+    values = {name: value.strip() for name, value in given.items() if name.startswith(PREFIX)}
+    for name in sorted(values):
+        _check_name(name)
+    memory = values.get("PAREN_MEMORY")
+    cache = values.get("PAREN_CACHE")
+    data = values.get("PAREN_DATA")
+    return Environment(
+        device=values.get("PAREN_DEVICE") or "cpu",
+        memory=parse_size(memory, "PAREN_MEMORY") if memory else None,
+        cache=Path(cache).expanduser() if cache else Path(platformdirs.user_cache_dir("paren")),
+        data=_existing_folder("PAREN_DATA", data) if data else None,
+    )
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes of a size such as `24GiB` (powers of 1024), `2GB` (powers of 1000) or `4096`; `name` is for the message.
+
+    Raises E-ENV-002 unless it is a positive size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * _UNITS[(match[2] or "B").upper()]) if match else 0
+    if size <= 0:
+        raise ParenError(
+            "E-ENV-002",
+            f"{name} is `{text}`, which is not a size in bytes",
+            fix="write a number with a unit, 24GiB or 512MiB",
+        )
+    return size
+
+
+def _check_name(name: str) -> None:
+    known = [variable.name for variable in VARIABLES]
+    if name in known:
+        return
+    if name in _SEVERAL_PROCESSES:
+        raise ParenError(
+            "E-ENV-003",
+            f"{name} is set, but this version of paren trains in one process",
+            fix=f"unset {name}",
+        )
+    near = nearest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in known])
+    suggestion = f" (did you mean {PREFIX}{near}?)" if near else ""
+    raise ParenError(
+        "E-ENV-001",
+        f"unknown environment variable {name}{suggestion}",
+        fix=f"unset it; paren reads {', '.join(known)}",
+    )
+
+
+def _existing_folder(name: str, value: str) -> Path:
+    folder = Path(value).expanduser()
+    if not folder.is_dir():
+        raise ParenError("E-ENV-002", f"{name} is `{value}`, which is not a folder", fix="name an existing folder")
+    return folder

@@ -1,0 +1,93 @@
+"""Writes the reference pages that follow from the code: docs/errors.md and docs/environment.md.
+
+With `--check` nothing is written; the exit status is 1 if a page differs from what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from paren.environment import VARIABLES
+from paren.text.codes import CODES, Code
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+AREAS = {
+    "E-TXT": "Text",
+    "E-NAME": "Names",
+    "E-FORM": "Forms and keywords",
+    "E-TYPE": "Shapes and types",
+    "E-EVAL": "Evaluation",
+    "E-SET": "Settings",
+    "E-DATA": "Data",
+    "E-MEM": "Memory",
+    "E-DEV": "Devices",
+    "E-ENV": "Environment",
+    "E-RUN": "Runs",
+    "E-CKPT": "Checkpoints",
+    "E-STORE": "Stores",
+    "E-CLI": "Command line",
+}
+
+
+def error_page() -> str:
+    """Every code with its title, cause and fix, by area."""
+    lines = [
+        "# Error codes",
+        "",
+        "`paren help CODE` prints an entry. This page is written by `scripts/generate_docs.py`.",
+    ]
+    areas: dict[str, list[Code]] = {}
+    for code in sorted(CODES.values(), key=lambda code: code.code):
+        areas.setdefault(code.code.rpartition("-")[0], []).append(code)
+    known = list(AREAS)
+    for area in sorted(areas, key=lambda area: (known.index(area) if area in known else len(known), area)):
+        lines += ["", f"## {AREAS.get(area, area)}"]
+        for code in areas[area]:
+            lines += ["", f"### {code.code}: {code.title}", "", code.cause, "", f"*What to do*: {code.fix}"]
+    return "\n".join(lines) + "\n"
+
+
+def environment_page() -> str:
+    """Every environment variable with its values, default and meaning."""
+    lines = [
+        "# Environment variables",
+        "",
+        "paren reads these and no other; an unknown name that begins with `PAREN_` is an error (E-ENV-001), so that",
+        "a misspelt one does not go unnoticed. An empty variable counts as unset. An option of the command line wins.",
+        "This page is written by `scripts/generate_docs.py`.",
+        "",
+        "| variable | values | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `{v.name}` | {v.values} | {v.default} | {v.meaning} |" for v in VARIABLES]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"errors.md": error_page, "environment.md": environment_page}
+
+
+def main() -> int:
+    """Writes or checks all pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are up to date")
+    check = parser.parse_args().check
+    stale = []
+    for name, page in PAGES.items():
+        path = DOCS / name
+        text = page()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            DOCS.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"docs/{name} is out of date; run scripts/generate_docs.py" if check else f"docs/{name} written")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

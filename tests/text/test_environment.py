@@ -1,0 +1,76 @@
+"""The environment variables: names and values are checked, unknown names are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paren.environment import VARIABLES, Environment, parse_size, read_environment
+from paren.text.errors import ParenError
+
+
+def failure(variables: dict[str, str]) -> tuple[str, str, str | None]:
+    with pytest.raises(ParenError) as caught:
+        read_environment(variables)
+    return caught.value.code, caught.value.message, caught.value.fix
+
+
+def test_defaults() -> None:
+    environment = read_environment({"HOME": "/home/someone", "PAREN_DEVICE": "", "PAREN_MEMORY": " "})
+    assert (environment.device, environment.memory, environment.data) == ("cpu", None, None)
+    assert environment.cache.name == "paren"
+
+
+def test_every_variable_is_read(tmp_path: Path) -> None:
+    variables = {
+        "PAREN_DEVICE": "auto",
+        "PAREN_MEMORY": "1.5GiB",
+        "PAREN_CACHE": str(tmp_path / "cache"),
+        "PAREN_DATA": str(tmp_path),
+    }
+    assert set(variables) == {variable.name for variable in VARIABLES}
+    assert read_environment(variables) == Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path)
+
+
+def test_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_DEVICE", "reference")
+    assert read_environment().device == "reference"
+
+
+def test_wrong_names() -> None:
+    names = "unset it; paren reads PAREN_DEVICE, PAREN_MEMORY, PAREN_CACHE, PAREN_DATA"
+    assert failure({"PAREN_DEVCE": "cpu"}) == (
+        "E-ENV-001",
+        "unknown environment variable PAREN_DEVCE (did you mean PAREN_DEVICE?)",
+        names,
+    )
+    assert failure({"PAREN_XYZZY": ""}) == ("E-ENV-001", "unknown environment variable PAREN_XYZZY", names)
+    assert failure({"PAREN_NODES": "2"}) == (
+        "E-ENV-003",
+        "PAREN_NODES is set, but this version of paren trains in one process",
+        "unset PAREN_NODES",
+    )
+
+
+def test_wrong_values(tmp_path: Path) -> None:
+    for text in ("much", "-1GiB", "0", "1e9", "12 apples", "nan", "GiB"):
+        assert failure({"PAREN_MEMORY": text}) == (
+            "E-ENV-002",
+            f"PAREN_MEMORY is `{text}`, which is not a size in bytes",
+            "write a number with a unit, 24GiB or 512MiB",
+        )
+    missing = tmp_path / "none"
+    assert failure({"PAREN_DATA": str(missing)}) == (
+        "E-ENV-002",
+        f"PAREN_DATA is `{missing}`, which is not a folder",
+        "name an existing folder",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("24GiB", 24 * 2**30), ("24 gib", 24 * 2**30), ("2GB", 2 * 10**9), ("0.5KiB", 512), ("7B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text, "--memory") == size
