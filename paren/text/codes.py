@@ -122,3 +122,57 @@ _code(
     "The variable belongs to training in several processes or on several nodes, which this version does not do.",
     "Unset it.",
 )
+
+# ---- command line --------------------------------------------------------------------------------------------------
+
+_code(
+    "E-CLI-001",
+    "wrong use of the command line",
+    "A command, option, argument or value is unknown, missing or of the wrong kind. The exit code is 2.",
+    "`paren COMMAND --help` shows how the command is used.",
+)
+_code(
+    "E-CLI-002",
+    "the system refused a file operation",
+    "The disk is full or read-only, a quota is used up, permission is missing, or the device failed.",
+    "Free space, or name another folder with `--out` or PAREN_CACHE.",
+)
+_code(
+    "E-CLI-003",
+    "a file is not laid out",
+    "`paren format --check` found files that differ from the layout; their names are on stdout.",
+    "Run `paren format` on them.",
+)
+_code(
+    "E-CLI-004",
+    "no such code or command",
+    "`paren help` explains error codes and commands; the name given is neither.",
+    "docs/errors.md lists all codes, `paren --help` the commands.",
+)
+
+# ---- devices and memory --------------------------------------------------------------------------------------------
+
+_code(
+    "E-DEV-001",
+    "CUDA was asked for and cannot be used",
+    "The device is cuda or cuda:N, and this version of paren runs on the CPU only. paren never falls back by itself.",
+    "Use the device cpu, or auto, which takes the best device there is and says which and why.",
+)
+_code(
+    "E-DEV-002",
+    "an unknown device",
+    "A device is cpu, cuda, cuda:N, auto or reference.",
+    "Use one of these names.",
+)
+_code(
+    "E-DEV-003",
+    "a wrong number of threads",
+    "The number of threads is an integer of at least 1.",
+    "Give a number from 1 to the cores of the machine, or none for all of them.",
+)
+_code(
+    "E-MEM-002",
+    "memory could not be allocated",
+    "The system refused memory that the plan needs, although the plan fits what was available before.",
+    "End other programs, or make the model or the microbatch smaller.",
+)

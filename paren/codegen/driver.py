@@ -1,0 +1,184 @@
+"""The native code that runs a sequence of steps in one call: kernels, products and copies, on one or more threads.
+
+A sequence is an array of records of `WORDS` 64-bit words. Word 0 is the kind; the meaning of the others:
+
+| word | kernel | product | copy |
+|---|---|---|---|
+| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes |
+| 2 | number of units | number of matrices | 1 |
+| 3 | number of threads | number of threads over matrices | 1 |
+| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target |
+| 5 | | address of byte offsets, three for each matrix | |
+| 6 | | letters of the two transpositions, in its lowest bytes | |
+| 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | |
+| 10, 11 | | alpha, beta as float or double | |
+
+Everything it calls arrives as an address, so the text is one and the same in every process. Units are dealt out in
+contiguous ranges; a kernel computes each unit alike wherever it runs, so the number of threads does not show in bits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+WORDS = 16
+
+
+class Kind(IntEnum):
+    KERNEL = 0
+    PRODUCT = 1
+    COPY = 2
+
+
+class Call(IntEnum):
+    """Places in the table of addresses: libgomp's functions, and the one that sets the threads of products."""
+
+    PARALLEL = 0
+    THREAD = 1
+    THREADS = 2
+    PRODUCT_THREADS = 3
+
+
+DRIVER = """
+define internal ptr @word(ptr %record, i64 %number) alwaysinline {
+  %place = getelementptr i64, ptr %record, i64 %number
+  ret ptr %place
+}
+
+define internal i64 @get(ptr %record, i64 %number) alwaysinline {
+  %place = getelementptr i64, ptr %record, i64 %number
+  %value = load i64, ptr %place
+  ret i64 %value
+}
+
+define internal ptr @address(ptr %record, i64 %number) alwaysinline {
+  %place = getelementptr i64, ptr %record, i64 %number
+  %value = load ptr, ptr %place
+  ret ptr %value
+}
+
+define internal void @products(ptr %record, i64 %begin, i64 %end) {
+entry:
+  %gemm = call ptr @address(ptr %record, i64 1)
+  %parameters = call ptr @address(ptr %record, i64 4)
+  %offsets = call ptr @address(ptr %record, i64 5)
+  %a.base = call ptr @address(ptr %parameters, i64 0)
+  %b.base = call ptr @address(ptr %parameters, i64 1)
+  %c.base = call ptr @address(ptr %parameters, i64 2)
+  %transpose.a = call ptr @word(ptr %record, i64 6)
+  %transpose.b = getelementptr i8, ptr %transpose.a, i64 1
+  %m = call ptr @word(ptr %record, i64 7)
+  %n = getelementptr i32, ptr %m, i64 1
+  %k = call ptr @word(ptr %record, i64 8)
+  %lda = getelementptr i32, ptr %k, i64 1
+  %ldb = call ptr @word(ptr %record, i64 9)
+  %ldc = getelementptr i32, ptr %ldb, i64 1
+  %alpha = call ptr @word(ptr %record, i64 10)
+  %beta = call ptr @word(ptr %record, i64 11)
+  %some = icmp slt i64 %begin, %end
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %row = mul i64 %i, 3
+  %line = getelementptr i64, ptr %offsets, i64 %row
+  %a.offset = call i64 @get(ptr %line, i64 0)
+  %b.offset = call i64 @get(ptr %line, i64 1)
+  %c.offset = call i64 @get(ptr %line, i64 2)
+  %a = getelementptr i8, ptr %a.base, i64 %a.offset
+  %b = getelementptr i8, ptr %b.base, i64 %b.offset
+  %c = getelementptr i8, ptr %c.base, i64 %c.offset
+  call void %gemm(
+    ptr %transpose.a, ptr %transpose.b, ptr %m, ptr %n, ptr %k,
+    ptr %alpha, ptr %a, ptr %lda, ptr %b, ptr %ldb, ptr %beta, ptr %c, ptr %ldc, i64 1, i64 1)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+define internal void @range(ptr %record, i64 %begin, i64 %end) {
+entry:
+  %kind = call i64 @get(ptr %record, i64 0)
+  %parameters = call ptr @address(ptr %record, i64 4)
+  switch i64 %kind, label %kernel [ i64 1, label %product
+                                    i64 2, label %copy ]
+kernel:
+  %function = call ptr @address(ptr %record, i64 1)
+  call void %function(i64 %begin, i64 %end, ptr %parameters)
+  ret void
+product:
+  call void @products(ptr %record, i64 %begin, i64 %end)
+  ret void
+copy:
+  %bytes = call i64 @get(ptr %record, i64 1)
+  %source = call ptr @address(ptr %parameters, i64 0)
+  %target = call ptr @address(ptr %parameters, i64 1)
+  call void @llvm.memmove.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  ret void
+}
+
+define internal void @part(ptr %work) {
+  %record = call ptr @address(ptr %work, i64 0)
+  %table = call ptr @address(ptr %work, i64 1)
+  %thread.of = call ptr @address(ptr %table, i64 1)
+  %threads.of = call ptr @address(ptr %table, i64 2)
+  %thread.short = call i32 %thread.of()
+  %threads.short = call i32 %threads.of()
+  %thread = zext i32 %thread.short to i64
+  %threads = zext i32 %threads.short to i64
+  %units = call i64 @get(ptr %record, i64 2)
+  %first = mul i64 %units, %thread
+  %begin = udiv i64 %first, %threads
+  %last = add i64 %first, %units
+  %end = udiv i64 %last, %threads
+  call void @range(ptr %record, i64 %begin, i64 %end)
+  ret void
+}
+
+define void @run(ptr %records, i64 %count, ptr %table, i64 %threads) {
+entry:
+  %work = alloca [2 x ptr]
+  %work.table = getelementptr ptr, ptr %work, i64 1
+  store ptr %table, ptr %work.table
+  %parallel = call ptr @address(ptr %table, i64 0)
+  %limit = call ptr @address(ptr %table, i64 3)
+  %limited = icmp ne ptr %limit, null
+  %wanted = trunc i64 %threads to i32
+  br i1 %limited, label %set, label %start
+set:
+  %before = call i32 %limit(i32 %wanted)
+  br label %start
+start:
+  %old = phi i32 [ 0, %entry ], [ %before, %set ]
+  %some = icmp slt i64 0, %count
+  br i1 %some, label %step, label %finish
+step:
+  %i = phi i64 [ 0, %start ], [ %next, %stepped ]
+  %words = mul i64 %i, 16
+  %record = getelementptr i64, ptr %records, i64 %words
+  %units = call i64 @get(ptr %record, i64 2)
+  %team = call i64 @get(ptr %record, i64 3)
+  %alone = icmp sle i64 %team, 1
+  br i1 %alone, label %serial, label %shared
+serial:
+  call void @range(ptr %record, i64 0, i64 %units)
+  br label %stepped
+shared:
+  store ptr %record, ptr %work
+  %team.short = trunc i64 %team to i32
+  call void %parallel(ptr @part, ptr %work, i32 %team.short, i32 0)
+  br label %stepped
+stepped:
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %step, label %finish
+finish:
+  br i1 %limited, label %restore, label %done
+restore:
+  %ignored = call i32 %limit(i32 %old)
+  br label %done
+done:
+  ret void
+}
+"""

@@ -1,0 +1,237 @@
+"""The shape of a kernel's loops: axes merged where accesses allow, and which axis the innermost loop runs over.
+
+Two skeletons cover all kernels. With `lane` None (rows): one row after another, the innermost loop is a stage's last
+axis. With a lane (a row axis): the innermost loop of every stage runs over a tile of that axis, so that neighbouring
+rows fill the vector; kernels without stage axes, reductions along a far axis and scatters run this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
+
+MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
+TILES = (256, 128, 64, 32)  # lanes of a tile whose partial results lie on the stack
+TILE_UNITS = 16  # units of work that the choice of a tile aims at
+FULL_VECTOR = 16  # iterations from which an innermost loop is as good as a long one
+
+
+@dataclass(frozen=True)
+class Loops:
+    """`kernel` with merged axes, the row axis of the innermost loop (or None), and its tile.
+
+    A unit of parallel work is one index of the other row axes and one tile. All of it is decided by the kernel alone.
+    """
+
+    kernel: Kernel
+    lane: int | None
+    tile: int
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Row axes that a unit has one index of."""
+        return tuple(axis for axis in range(self.kernel.rows) if axis != self.lane)
+
+    @property
+    def tiles(self) -> int:
+        return 1 if self.lane is None else -(-self.kernel.axes[self.lane] // self.tile)
+
+    @property
+    def units(self) -> int:
+        return prod(self.kernel.axes[axis] for axis in self.outer) * self.tiles
+
+
+@lru_cache(maxsize=4096)
+def arrange(kernel: Kernel) -> Loops:
+    """The loops of a kernel."""
+    merged = merge_axes(kernel)
+    lane = _choose_lane(merged)
+    if lane is None:
+        return Loops(merged, None, 1)
+    extent = merged.axes[lane]
+    others = prod(merged.axes[: merged.rows]) // extent
+    if all(not stage.axes for stage in merged.stages):
+        tile = MAP_TILE
+    else:
+        tile = next((tile for tile in TILES if -(-extent // tile) * others >= TILE_UNITS), TILES[-1])
+    return Loops(merged, lane, min(tile, extent))
+
+
+def accesses(stage: Stage) -> Iterator[Access]:
+    for statement in stage.body:
+        if isinstance(statement, Load | Store | Accumulate):
+            yield statement.access
+
+
+def stride(access: Access, axis: int) -> int | None:
+    """Elements from one index of the axis to the next, None where that is not a constant."""
+    total = 0
+    for index, size in zip(access.indices, access.strides, strict=True):
+        for term, coefficient in index.terms:
+            if term == axis:
+                if index.divisor != 1:
+                    return None
+                total += coefficient * size
+    return total
+
+
+def work(kernel: Kernel) -> int:
+    """Statements executed, counted over all loops: what decides whether threads pay."""
+    rows = prod(kernel.axes[: kernel.rows])
+    return rows * sum(prod(kernel.axes[axis] for axis in stage.axes) * len(stage.body) for stage in kernel.stages)
+
+
+def _choose_lane(kernel: Kernel) -> int | None:
+    if kernel.rows == 0:
+        return None
+    if all(not stage.axes for stage in kernel.stages):
+        return max(range(kernel.rows), key=lambda axis: (_value_of(kernel, axis), axis))
+    best = max(range(kernel.rows), key=lambda axis: (_value_of(kernel, axis), axis))
+    inner = sum(
+        _weight(kernel, stage, access, stage.axes[-1]) for stage in kernel.stages if stage.axes
+        for access in accesses(stage)
+    )  # fmt: skip
+    return best if _value_of(kernel, best) > inner else None
+
+
+def _value_of(kernel: Kernel, axis: int) -> float:
+    """How well a row axis serves as innermost loop: accesses side by side, weighted by how often they happen."""
+    return sum(_weight(kernel, stage, access, axis) for stage in kernel.stages for access in accesses(stage)
+               if stage.axes or all(not other.axes for other in kernel.stages))  # fmt: skip
+
+
+def _weight(kernel: Kernel, stage: Stage, access: Access, axis: int) -> float:
+    step = stride(access, axis)
+    quality = 1.0 if step in (1, -1) else 0.5 if step == 0 else 0.25
+    times = prod(kernel.axes[other] for other in stage.axes)
+    return quality * times * min(kernel.axes[axis], FULL_VECTOR)
+
+
+def merge_axes(kernel: Kernel) -> Kernel:
+    """The same kernel with axes of size 1 gone and neighbouring axes made one where every access steps evenly."""
+    kernel = _simplify(kernel)
+    axis = 0
+    while axis + 1 < len(kernel.axes):
+        if _mergeable(kernel, axis):
+            kernel = _merge(kernel, axis)
+        else:
+            axis += 1
+    return kernel
+
+
+def _indices(kernel: Kernel) -> Iterator[Index]:
+    for stage in kernel.stages:
+        for statement in stage.body:
+            if isinstance(statement, Load | Store | Accumulate):
+                yield from statement.access.indices
+            elif isinstance(statement, AxisIndex):
+                yield statement.index
+
+
+def bounds(index: Index, axes: tuple[int, ...]) -> tuple[int, int]:
+    """The least and the greatest value of the sum of an index (before the divisor)."""
+    low = high = index.constant
+    for axis, coefficient in index.terms:
+        reach = coefficient * (axes[axis] - 1)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high
+
+
+def may_miss(index: Index, size: int, axes: tuple[int, ...]) -> bool:
+    """Whether a guarded index may lie outside its dimension or between multiples of its divisor."""
+    low, high = bounds(index, axes)
+    if index.value is not None:
+        return False
+    if index.divisor != 1:
+        return True
+    return low < 0 or high >= size
+
+
+def _simplify(kernel: Kernel) -> Kernel:
+    """Axes of size 1 removed, guards that always hold dropped, plain dimensions of an access folded into one."""
+    kept = [axis for axis, size in enumerate(kernel.axes) if size != 1]
+    number = {axis: position for position, axis in enumerate(kept)}
+
+    def index_of(index: Index) -> Index:
+        terms = tuple((number[axis], coefficient) for axis, coefficient in index.terms if axis in number)
+        return replace(index, terms=terms)
+
+    axes = tuple(kernel.axes[axis] for axis in kept)
+
+    def access_of(access: Access) -> Access:
+        indices = [index_of(index) for index in access.indices]
+        special: list[tuple[Index, int, int]] = []
+        terms: dict[int, int] = {}
+        offset = access.offset
+        for index, step, size in zip(indices, access.strides, access.sizes, strict=True):
+            if index.value is not None or (access.guarded and may_miss(index, size, axes)) or index.divisor != 1:
+                special.append((index, step, size))
+                continue
+            offset += index.constant * step
+            for axis, coefficient in index.terms:
+                terms[axis] = terms.get(axis, 0) + coefficient * step
+        plain = Index(tuple(sorted((axis, step) for axis, step in terms.items() if step)))
+        low, high = bounds(plain, axes)
+        guarded = access.guarded and any(may_miss(index, size, axes) for index, _, size in special)
+        special.append((replace(plain, constant=-low), 1, high - low + 1))  # never negative, so never out of range
+        inner, steps, sizes = zip(*special, strict=True)
+        return Access(access.parameter, inner, steps, sizes, guarded, offset + low)
+
+    def statement_of(statement: Statement) -> Statement:
+        if isinstance(statement, Load | Store | Accumulate):
+            return replace(statement, access=access_of(statement.access))
+        if isinstance(statement, AxisIndex):
+            return replace(statement, index=index_of(statement.index))
+        return statement
+
+    stages = tuple(
+        Stage(tuple(number[axis] for axis in stage.axes if axis in number), tuple(map(statement_of, stage.body)))
+        for stage in kernel.stages
+    )
+    return replace(kernel, axes=axes, rows=sum(axis < kernel.rows for axis in kept), stages=stages)
+
+
+def _mergeable(kernel: Kernel, first: int) -> bool:
+    """Whether axes `first` and `first + 1` can be one: side by side in every loop nest, steps of one size."""
+    second = first + 1
+    if first < kernel.rows <= second:
+        return False
+    for stage in kernel.stages:
+        if (first in stage.axes) != (second in stage.axes):
+            return False
+        if first in stage.axes and stage.axes.index(second) != stage.axes.index(first) + 1:
+            return False
+    for index in _indices(kernel):
+        steps = dict(index.terms)
+        if steps.get(first, 0) != steps.get(second, 0) * kernel.axes[second]:
+            return False
+    return True
+
+
+def _merge(kernel: Kernel, first: int) -> Kernel:
+    second = first + 1
+
+    def index_of(index: Index) -> Index:
+        terms = tuple((axis - (axis > first), coefficient) for axis, coefficient in index.terms if axis != first)
+        return replace(index, terms=terms)
+
+    def statement_of(statement: Statement) -> Statement:
+        if isinstance(statement, Load | Store | Accumulate):
+            indices = tuple(map(index_of, statement.access.indices))
+            return replace(statement, access=replace(statement.access, indices=indices))
+        if isinstance(statement, AxisIndex):
+            return replace(statement, index=index_of(statement.index))
+        return statement
+
+    axes = (*kernel.axes[:first], kernel.axes[first] * kernel.axes[second], *kernel.axes[second + 1 :])
+    stages = tuple(
+        Stage(
+            tuple(axis - (axis > first) for axis in stage.axes if axis != first), tuple(map(statement_of, stage.body))
+        )
+        for stage in kernel.stages
+    )
+    return replace(kernel, axes=axes, rows=kernel.rows - (second < kernel.rows), stages=stages)

@@ -1,0 +1,84 @@
+"""Compiled kernels on disk, by content: verified when read, atomic when written, never a reason for a run to fail."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+HASH_BYTES = 32
+
+
+def user_cache() -> Path:
+    """The user's cache folder for paren, without creating it."""
+    return platformdirs.user_cache_path("paren")
+
+
+@dataclass
+class KernelCache:
+    """Objects under `folder`, or nothing at all if it is None. `notes` says once what went wrong, in words."""
+
+    folder: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    def key(self, *parts: str) -> str:
+        """SHA-256 over texts; their lengths enter it, so that no two lists of parts collide."""
+        digest = hashlib.sha256()
+        for part in parts:
+            data = part.encode()
+            digest.update(f"{len(data)}:".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+    def read(self, key: str) -> bytes | None:
+        """The object of a key; None if there is none or it is damaged (it is then rebuilt and replaced)."""
+        if self.folder is None:
+            return None
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            self._note(f"the kernel cache {self.folder} cannot be read: {problem.strerror}")
+            return None
+        content = data[HASH_BYTES:]
+        if self._seal(key, content) != data[:HASH_BYTES]:
+            self._note(f"a damaged object in the kernel cache {self.folder} was rebuilt")
+            return None
+        return content
+
+    def write(self, key: str, content: bytes) -> None:
+        """Keeps an object; a reader sees all of it or nothing. A full disk or a read-only folder gives a note."""
+        if self.folder is None:
+            return
+        path = self._path(key)
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(self._seal(key, content) + content)
+            os.replace(temporary, path)
+        except OSError as problem:
+            self._note(f"compiled kernels are not kept in {self.folder}: {problem.strerror}")
+            if temporary is not None:
+                with suppress(OSError):  # the note above says all there is to say
+                    Path(temporary).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / "kernels" / key[:2] / key[2:]
+
+    def _seal(self, key: str, content: bytes) -> bytes:
+        """The hash covers the key too, so that a file under another name is not taken for this one."""
+        return hashlib.sha256(key.encode() + content).digest()
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

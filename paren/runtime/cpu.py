@@ -1,0 +1,214 @@
+"""The CPU: kernels as machine code on the threads of libgomp, products by BLAS, a whole plan in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from paren.codegen.driver import DRIVER, WORDS, Call, Kind
+from paren.codegen.llvm import emit_kernel, parallel_units
+from paren.codegen.loops import work
+from paren.ir.types import DType
+from paren.plan.kernel import Kernel
+from paren.plan.plan import Product
+from paren.runtime import library
+from paren.runtime.cache import KernelCache
+from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
+from paren.runtime.native import Compiler
+from paren.runtime.task import Addresses, Cell, Task, Words
+
+PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    address: int
+    units: int
+    work: int
+
+
+class CpuDevice:
+    """`threads` None means the physical cores this process may use. `openmp` and `blas` False switch to the
+    fall-backs: a pool of Python threads, and torch's own product."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        cache: Path | None = None,
+        reason: str = "",
+        *,
+        openmp: bool = True,
+        blas: bool = True,
+    ) -> None:
+        self.threads = threads if threads is not None else default_threads()
+        self.reason = reason
+        self.compiler = Compiler(KernelCache(cache))
+        self._kernels: dict[str, _Loaded] = {}
+        self._openmp = library.find_openmp() if openmp else None
+        self._use_blas = blas
+        self._pool: ThreadPoolExecutor | None = None
+        self._fallbacks: list[str] = []
+        if self.threads > 1 and self._openmp is None:
+            self._fallbacks.append(
+                "libgomp was not found: kernels run on Python threads, which costs more for each step"
+            )
+            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="paren")
+        self._table = np.zeros(len(Call), np.uint64)
+        if self._openmp is not None:
+            self._table[: Call.PRODUCT_THREADS] = (
+                self._openmp.parallel,
+                self._openmp.thread,
+                self._openmp.threads,
+            )
+        self._run = RUN(self.compiler.load({"driver": DRIVER}, "run")["driver"])
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return (*self._fallbacks, *self.compiler.cache.notes)
+
+    def allocate(self, size: int) -> Bytes:
+        return allocate(size)
+
+    def load(self, kernels: Sequence[Kernel]) -> None:
+        missing = {kernel.digest: kernel for kernel in kernels if kernel.digest not in self._kernels}
+        bits = self.compiler.vector_bits
+        texts = {digest: emit_kernel(kernel, "kernel", bits) for digest, kernel in missing.items()}
+        for digest, address in self.compiler.load(texts, "kernel").items():
+            kernel = missing[digest]
+            self._kernels[digest] = _Loaded(address, parallel_units(kernel), work(kernel))
+
+    def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
+        loaded = self._kernels[kernel.digest]
+        pointers = np.zeros(len(cells), np.uint64)
+        for place, cell in enumerate(cells):
+            cell.watch(pointers, place)
+        shared = self.threads > 1 and loaded.work >= PARALLEL_WORK and loaded.units > 1
+        record = np.zeros(WORDS, np.int64)
+        record[:5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
+        if shared and self._pool is not None:
+            return Task(self._on_pool(loaded, pointers, self._pool))
+        return self._native(record, pointers)
+
+    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
+        library.check(product)
+        blas = library.find_blas() if self._use_blas else None
+        if blas is None:
+            text = "torch's library exports no BLAS: torch multiplies, which costs more for each step"
+            if text not in self._fallbacks:
+                self._fallbacks.append(text)
+            return Task(lambda: library.multiply_with_torch(product, a.array, b.array, c.array))
+        if blas.limit is not None:
+            self._table[Call.PRODUCT_THREADS] = blas.limit
+        # C' = B' A': BLAS's first operand is ours second, and a row-major matrix is its transpose to BLAS.
+        offsets = library.batch_offsets(product, dtype.bytes)[:, [1, 0, 2]].copy()
+        pointers = np.zeros(3, np.uint64)
+        for place, cell in enumerate((b, a, c)):
+            cell.watch(pointers, place)
+        count = len(offsets)
+        small = 2 * product.m * product.n * product.k < library.SMALL
+        shared = self.threads > 1 and self._openmp is not None and small and count > 1
+        shared = shared and count * product.m * product.n * product.k >= PARALLEL_WORK
+        record = np.zeros(WORDS, np.int64)
+        record[:6] = (
+            Kind.PRODUCT,
+            blas.dgemm if dtype == DType.FLOAT64 else blas.sgemm,
+            count,
+            self.threads if shared else 1,
+            pointers.ctypes.data,
+            offsets.ctypes.data,
+        )
+        letters = record[6:7].view(np.uint8)
+        letters[:2] = [ord("T" if matrix.transposed else "N") for matrix in (product.b, product.a)]
+        record[7:10].view(np.int32)[:] = (
+            product.n,
+            product.m,
+            product.k,
+            product.b.leading,
+            product.a.leading,
+            product.c.leading,
+        )
+        factors = (1.0, 1.0 if product.accumulate else 0.0)
+        if dtype == DType.FLOAT64:
+            record[10:12].view(np.float64)[:] = factors
+        else:
+            record[10:12].view(np.float32)[::2] = factors
+        return self._native(record, pointers, offsets)
+
+    def copy(self, source: Cell, target: Cell, size: int) -> Task:
+        pointers = np.zeros(2, np.uint64)
+        source.watch(pointers, 0)
+        target.watch(pointers, 1)
+        record = np.zeros(WORDS, np.int64)
+        record[:5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
+        return self._native(record, pointers)
+
+    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
+        """Neighbouring tasks with records become one native call; the others run one by one in between."""
+        calls: list[Callable[[], None]] = []
+        for native, group in groupby(tasks, key=lambda task: task.record is not None):
+            members = list(group)
+            if native:
+                records = np.stack([task.record for task in members if task.record is not None])
+                calls.append(self._native(records, *members).run)
+            else:
+                calls += [task.run for task in members]
+        if len(calls) == 1:
+            return calls[0]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run
+
+    def synchronise(self) -> None:
+        """Every call has ended when it returns."""
+
+    def _native(self, records: Words, *keep: object) -> Task:
+        """A task that runs records in place; what they point to lives as long as the task."""
+        run, address, table, threads = self._run, records.ctypes.data, self._table.ctypes.data, self.threads
+        count = records.size // WORDS
+        held = (records, *keep)
+
+        def call(_held: tuple[object, ...] = held) -> None:
+            run(address, count, table, threads)
+
+        return Task(call, records if records.ndim == 1 else None, held)
+
+    def _on_pool(self, loaded: _Loaded, pointers: Addresses, pool: ThreadPoolExecutor) -> Callable[[], None]:
+        """The fall-back without libgomp: contiguous ranges of units on Python threads."""
+        function = KERNEL(loaded.address)
+        edges = [loaded.units * thread // self.threads for thread in range(self.threads + 1)]
+
+        def run() -> None:
+            parameters = pointers.ctypes.data
+            parts = [pool.submit(function, first, last, parameters) for first, last in pairwise(edges)]
+            for part in parts:
+                part.result()
+
+        return run
+
+
+def default_threads(root: Path = Path("/")) -> int:
+    """Physical cores among the processors that this process may use, and no more than its control group's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+    else:
+        allowed = list(range(os.cpu_count() or 1))
+    cores = set()
+    for processor in allowed:
+        siblings = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+        lines = read_lines(siblings)
+        cores.add(lines[0] if lines else str(processor))
+    return max(1, min(len(cores), processor_quota(root) or len(cores)))

@@ -1,0 +1,91 @@
+"""What a plan needs of a device, and how one is opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.ir.types import DType
+from paren.plan.kernel import Kernel
+from paren.plan.plan import Product
+from paren.runtime.reference import ReferenceDevice
+from paren.runtime.task import Cell, Task
+from paren.text.errors import Note, ParenError, did_you_mean
+
+DEVICES = ("cpu", "cuda", "auto", "reference")
+
+
+class Device(Protocol):
+    """Allocate, load, launch, library, synchronise; `copy` moves bytes, and `sequence` makes many tasks one call."""
+
+    name: str
+    reason: str  # why this device, when `auto` chose it; else empty
+    threads: int
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What went less well than it could, in words: a cache that cannot be written, a fall-back in use."""
+
+    def allocate(self, size: int) -> npt.NDArray[np.uint8]:
+        """`size` bytes of zeros, aligned to 64 bytes. Raises E-MEM-002."""
+
+    def load(self, kernels: Sequence[Kernel]) -> None:
+        """Makes kernels ready to launch; equal ones once."""
+
+    def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
+        """A loaded kernel on buffers, one for each parameter."""
+
+    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
+        """A product of matrices. Element offsets, strides and leading dimensions are the product's."""
+
+    def copy(self, source: Cell, target: Cell, size: int) -> Task:
+        """Copies `size` bytes."""
+
+    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
+        """A function that runs the tasks in order, with as few calls as the device can."""
+
+    def synchronise(self) -> None:
+        """Waits until everything that was started has ended."""
+
+
+def open_device(name: str, threads: int | None = None, cache: Path | None = None) -> Device:
+    """Opens `cpu`, `reference` or `auto`; refuses `cuda...` with E-DEV-001, other names with E-DEV-002.
+
+    `threads` is the number of threads (default: the physical cores this process may use). `cache` is the folder for
+    compiled kernels; None keeps none.
+    """
+    if threads is not None and threads < 1:
+        raise ParenError("E-DEV-003", f"the number of threads is {threads}, at least 1 is needed")
+    if name == "reference":
+        return ReferenceDevice()
+    if name in ("cpu", "auto"):
+        from paren.runtime.cpu import CpuDevice  # llvmlite takes 0.1 s to import, and the reference needs none of it
+
+        return CpuDevice(threads, cache, f"auto: {_no_cuda()}" if name == "auto" else "")
+    if name == "cuda" or name.startswith("cuda:"):
+        raise ParenError(
+            "E-DEV-001",
+            f"device {name} cannot be used: this version of paren has no CUDA yet",
+            notes=[Note(_driver())],
+            fix="use cpu, or auto to take the best device there is",
+        )
+    raise ParenError(
+        "E-DEV-002",
+        f"unknown device {name}{did_you_mean(name, DEVICES)}",
+        fix=f"use one of {', '.join(DEVICES)}",
+    )
+
+
+def _no_cuda() -> str:
+    return "the CPU, because this version of paren has no CUDA yet"
+
+
+def _driver() -> str:
+    """What there is of CUDA on this machine, in words."""
+    if Path("/proc/driver/nvidia/version").exists():
+        return "an NVIDIA driver is installed"
+    return "no NVIDIA driver was found either"

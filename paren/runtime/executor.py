@@ -1,0 +1,149 @@
+"""Runs a plan: buffers bound to addresses once, then one call for all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from paren.ir.op import Array
+from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.runtime.device import Device
+from paren.runtime.memory import ALIGNMENT, Bytes
+from paren.runtime.task import Cell, Task, address_of
+from paren.text.errors import InternalError
+from paren.text.source import Span
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The first step that stored a value which is not finite: what it computes, where it stands in the program."""
+
+    step: int
+    nodes: tuple[str, ...]
+    spans: tuple[Span, ...]
+    buffer: str
+
+
+class Executable:
+    """A plan on a device.
+
+    `run` binds the arrays it is given; those that are the same objects as at the call before stay bound, so state and
+    arena cost nothing after the first run. Inputs that do not lie on 64 bytes are copied to a place that does:
+    products give other bits for other alignments.
+    """
+
+    def __init__(self, device: Device, plan: Plan) -> None:
+        self.device = device
+        self.plan = plan
+        device.load([step.kernel for step in plan.steps if isinstance(step, Launch)])
+        self._cells = {buffer.id: Cell() for buffer in plan.buffers}
+        self._buffers = {buffer.id: buffer for buffer in plan.buffers}
+        self._named = {
+            place: [buffer for buffer in plan.buffers if buffer.place is place] for place in (Place.STATE, Place.INPUT)
+        }
+        self._staging: dict[int, Array] = {}
+        self._bound: dict[int, Array] = {}
+        self._arena: Bytes | None = None
+        self._tasks = [self._task(step) for step in plan.steps]
+        self._run = device.sequence(self._tasks)
+
+    def run(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> dict[str, Array]:
+        """Runs all steps. Gives the outputs as views of the arena or the state, valid until the next run.
+
+        `state` and `inputs` map names to C-contiguous arrays of the buffers' types (more names than needed are fine);
+        `arena` is uint8[plan.arena_bytes] or longer, on 64 bytes. Raises `InternalError` if an array does not fit.
+        """
+        self._bind(state, inputs, arena)
+        self._run()
+        self.device.synchronise()
+        return {name: self._cells[buffer].array for name, buffer in self.plan.outputs.items()}
+
+    def first_nonfinite(
+        self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes
+    ) -> NonFinite | None:
+        """Runs step by step, changing the state as `run` does, until a float that a step stored is not finite."""
+        self._bind(state, inputs, arena)
+        for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
+            self.device.sequence([task])()
+            self.device.synchronise()
+            for id_ in _written(step):
+                array = self._cells[id_].array
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    return NonFinite(number, step.nodes, step.spans, self._buffers[id_].name)
+        return None
+
+    def _task(self, step: Step) -> Task:
+        match step:
+            case Launch(kernel, buffers):
+                return self.device.launch(kernel, [self._cells[id_] for id_ in buffers])
+            case Product(a, b, c):
+                dtype = self._buffers[c.buffer].type.dtype
+                cells = (self._cells[a.buffer], self._cells[b.buffer], self._cells[c.buffer])
+                return self.device.library(step, dtype, *cells)
+            case Copy(source, target):
+                size = self._buffers[target].type.bytes
+                return self.device.copy(self._cells[source], self._cells[target], size)
+
+    def _bind(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> None:
+        if arena is not self._arena:
+            self._bind_arena(arena)
+        for buffer in self._named[Place.STATE]:
+            self._bind_named(buffer, state)
+        for buffer in self._named[Place.INPUT]:
+            self._bind_named(buffer, inputs)
+
+    def _bind_arena(self, arena: Bytes) -> None:
+        if arena.dtype != np.uint8 or arena.ndim != 1 or arena.size < self.plan.arena_bytes:
+            raise InternalError("runtime", f"the arena is {arena.size} bytes, {self.plan.arena_bytes} are planned")
+        if address_of(arena) % ALIGNMENT:
+            raise InternalError("runtime", f"the arena does not lie on {ALIGNMENT} bytes")
+        for buffer in self.plan.buffers:
+            if buffer.place is Place.ARENA:
+                part = arena[buffer.offset : buffer.offset + buffer.type.bytes]
+                self._cells[buffer.id].array = part.view(buffer.type.dtype.numpy).reshape(buffer.type.shape)
+        self._arena = arena
+
+    def _bind_named(self, buffer: Buffer, arrays: Mapping[str, Array]) -> None:
+        try:
+            array = arrays[buffer.name]
+        except KeyError:
+            raise InternalError("runtime", f"no array for {buffer.place.value} {buffer.name} was given") from None
+        if self._bound.get(buffer.id) is array:
+            return
+        self._check(buffer, array)
+        cell = self._cells[buffer.id]
+        if address_of(array) % ALIGNMENT == 0:
+            self._bound[buffer.id] = array
+            cell.array = array
+            return
+        if buffer.place is Place.STATE:
+            raise InternalError("runtime", f"state {buffer.name} does not lie on {ALIGNMENT} bytes")
+        self._bound.pop(buffer.id, None)
+        if buffer.id not in self._staging:
+            pages = self.device.allocate(buffer.type.bytes)
+            self._staging[buffer.id] = pages.view(buffer.type.dtype.numpy).reshape(buffer.type.shape)
+        np.copyto(self._staging[buffer.id], array)
+        cell.array = self._staging[buffer.id]
+
+    def _check(self, buffer: Buffer, array: Array) -> None:
+        type_ = buffer.type
+        if array.dtype != type_.dtype.numpy or array.shape != type_.shape:
+            shape = " ".join(map(str, array.shape))
+            place = f"{buffer.place.value} {buffer.name}"
+            raise InternalError("runtime", f"{place} is {array.dtype}[{shape}], the plan needs {type_}")
+        if not array.flags.c_contiguous:
+            raise InternalError("runtime", f"{buffer.place.value} {buffer.name} is not contiguous")
+
+
+def _written(step: Step) -> tuple[int, ...]:
+    match step:
+        case Launch(kernel, buffers):
+            return tuple(
+                buffer for buffer, parameter in zip(buffers, kernel.parameters, strict=True) if parameter.writes
+            )
+        case Product():
+            return (step.c.buffer,)
+        case Copy():
+            return (step.target,)

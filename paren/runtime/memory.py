@@ -1,0 +1,136 @@
+"""How much memory there is, how much this process has used, and aligned allocation."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.text.errors import Note, ParenError
+
+ALIGNMENT = 64  # bytes; a page of `mmap` is a multiple of it
+HUGE_PAGE = 2 << 20
+UNLIMITED = 1 << 60  # control groups write a number near 2^63 for "no limit"
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Available:
+    """Bytes that may still be allocated, and what sets that limit, in words."""
+
+    bytes: int
+    limit: str
+
+
+def available_memory(root: Path = Path("/")) -> Available:
+    """The least of the machine's available memory and what each enclosing control group leaves.
+
+    `root` is where `/proc` and `/sys` are looked for. Where neither says anything (not Linux), half of the physical
+    memory is assumed if that is known, else 1 GiB.
+    """
+    found = [_machine(root), *_control_groups(root)]
+    known = [entry for entry in found if entry is not None]
+    if known:
+        return min(known, key=lambda entry: entry.bytes)
+    return Available(1 << 30, "assumed")
+
+
+def _machine(root: Path) -> Available | None:
+    for line in read_lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return Available(int(line.split()[1]) * 1024, "available memory of the machine")
+    return None
+
+
+def _control_groups(root: Path) -> Iterator[Available]:
+    """What version 2 and version 1 control groups leave, from the process's group up to the root."""
+    for line in read_lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            base, limit, usage = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base, limit, usage = (root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        # In a container the group's path may not be visible below the mount: then the mount itself is the group.
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder == base.parent:
+                break
+            entry = _control_group(folder, limit, usage)
+            if entry is not None:
+                yield entry
+
+
+def _control_group(folder: Path, limit: str, usage: str) -> Available | None:
+    largest, used = _number(folder / limit), _number(folder / usage)
+    if largest is None or largest >= UNLIMITED:
+        return None
+    # Pages of files that were read count as used but are given back under pressure.
+    cached = 0
+    for line in read_lines(folder / "memory.stat"):
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            cached = max(cached, int(line.split()[1]))
+    return Available(max(0, largest - max(0, (used or 0) - cached)), "memory limit of the control group")
+
+
+def _number(path: Path) -> int | None:
+    lines = read_lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file of the kernel's, none if it does not exist or may not be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def processor_quota(root: Path = Path("/")) -> int | None:
+    """Whole processors that the control group's quota of time allows, rounded up; None without a quota."""
+    for line in read_lines(root / "sys/fs/cgroup/cpu.max"):
+        quota, period = line.split()
+        return None if quota == "max" else -(-int(quota) // int(period))
+    base = root / "sys/fs/cgroup/cpu"
+    quota_lines = read_lines(base / "cpu.cfs_quota_us")
+    period_us = _number(base / "cpu.cfs_period_us")
+    if quota_lines and period_us and int(quota_lines[0]) > 0:
+        return -(-int(quota_lines[0]) // period_us)
+    return None
+
+
+def peak_resident() -> int:
+    """The greatest resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def allocate(size: int) -> Bytes:
+    """`size` bytes of zeros, aligned to 64 bytes or better; large ones ask for huge pages.
+
+    The memory belongs to the array and its views. Raises `ParenError` E-MEM-002 if the system refuses.
+    """
+    length = max(size, 1)
+    try:
+        pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError) as refusal:
+        free = available_memory()
+        raise ParenError(
+            "E-MEM-002",
+            f"{size} bytes could not be allocated, {free.bytes} are available",
+            notes=[Note(f"the limit is the {free.limit}"), Note(f"the system said: {refusal}")],
+            fix="make the model or the microbatch smaller, or end other programs",
+        ) from refusal
+    if length >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # systems without huge pages refuse the advice; the memory is as good without it
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)[:size]

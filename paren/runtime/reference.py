@@ -1,0 +1,58 @@
+"""The definition as a device: kernels by `paren.codegen.python`, products by numpy. Slow; for debugging and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from paren.codegen.python import run_kernel
+from paren.ir.types import DType
+from paren.plan.kernel import Kernel
+from paren.plan.plan import Product
+from paren.runtime import library
+from paren.runtime.memory import Bytes, allocate
+from paren.runtime.task import Cell, Task
+
+
+class ReferenceDevice:
+    name = "reference"
+    reason = ""
+    threads = 1
+    notes: Sequence[str] = ()
+
+    def allocate(self, size: int) -> Bytes:
+        return allocate(size)
+
+    def load(self, kernels: Sequence[Kernel]) -> None:
+        """Kernels need no preparation here."""
+
+    def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
+        return Task(lambda: run_kernel(kernel, [cell.array.reshape(-1) for cell in cells]))
+
+    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
+        library.check(product)
+
+        def run() -> None:
+            left, right, result = library.operands(product, a.array, b.array, c.array)
+            value = np.matmul(left, right)
+            np.copyto(result, np.add(result, value) if product.accumulate else value)
+
+        return Task(run)
+
+    def copy(self, source: Cell, target: Cell, size: int) -> Task:
+        def run() -> None:
+            to = target.array.reshape(-1).view(np.uint8)
+            to[:size] = source.array.reshape(-1).view(np.uint8)[:size]
+
+        return Task(run)
+
+    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
+        def run() -> None:
+            for task in tasks:
+                task.run()
+
+        return run
+
+    def synchronise(self) -> None:
+        """Nothing runs in the background."""

@@ -1,0 +1,59 @@
+"""Buffers bound to addresses, and steps bound to buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.ir.op import Array
+
+Words = npt.NDArray[np.int64]
+Addresses = npt.NDArray[np.uint64]
+
+
+class Cell:
+    """The place of one buffer. Its array may be replaced between runs; tables of addresses that watch it follow."""
+
+    def __init__(self, array: Array | None = None) -> None:
+        self._array = array
+        self._watchers: list[tuple[Addresses, int]] = []
+
+    @property
+    def array(self) -> Array:
+        if self._array is None:
+            raise LookupError("the buffer has no array yet")
+        return self._array
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        if array is self._array:
+            return
+        self._array = array
+        address = address_of(array)
+        for table, place in self._watchers:
+            table[place] = address
+
+    def watch(self, table: Addresses, place: int) -> None:
+        """Keeps `table[place]` at the address of the array."""
+        self._watchers.append((table, place))
+        if self._array is not None:
+            table[place] = address_of(self._array)
+
+
+def address_of(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step bound to cells. `run` executes it alone; `record` is what a device's own sequence runs, if it can.
+
+    `keep` holds what the record points to.
+    """
+
+    run: Callable[[], None]
+    record: Words | None = None
+    keep: tuple[object, ...] = field(default=(), repr=False)
