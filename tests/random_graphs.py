@@ -318,7 +318,7 @@ def graphs(
     d.floats.append(d.builder.constant(0.5, dtype, d.span()))
     d.integers.append(d.input(DType.INT32, d.shape(0, 2), "batch"))
     made: list[Node] = []
-    for _ in range(d.number(1, most)):
+    for _ in range(d.number(min(4, most), most)):
         node = STEPS[d.pick(steps)](d)
         if node.type.size <= LIMIT and len(node.shape) <= 5:
             d.floats.append(node)

@@ -171,6 +171,42 @@ class UpdateGroup:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """A setting and the values it takes in a sweep, cohort or grid; a sweep leaves out its present value."""
+
+    name: str
+    values: tuple[Value, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A `defproduct`, `defmetric` or `defplot`: a Python function of the trained model and of other products.
+
+    `needs` names products, or `model`; `over` is None, "cohort" or "sweep".
+    """
+
+    kind: str  # "product", "metric" or "plot"
+    name: str
+    file: str
+    function: str
+    keywords: tuple[tuple[str, Value], ...]
+    needs: tuple[str, ...]
+    over: str | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a file declares around one training: checked, not yet run."""
+
+    sweep: tuple[Factor, ...] = ()  # one factor at a time from the baseline
+    cohort: tuple[Factor, ...] = ()  # crossed, repeated in every configuration
+    grid: tuple[Factor, ...] = ()  # crossed configurations
+    analyses: tuple[Analysis, ...] = ()  # in an order in which needs come first
+
+
+@dataclass(frozen=True)
 class Program:
     """A whole experiment.
 
@@ -205,3 +241,4 @@ class Program:
     metrics: tuple[str, ...]
     bounds: tuple[Bound, ...]
     notes: tuple[str, ...]  # warnings for the user
+    study: Study = Study()
