@@ -176,3 +176,60 @@ _code(
     "The system refused memory that the plan needs, although the plan fits what was available before.",
     "End other programs, or make the model or the microbatch smaller.",
 )
+
+# ---- doctor --------------------------------------------------------------------------------------------------------
+
+_code(
+    "E-DEV-101",
+    "the Python is too old",
+    "paren needs Python 3.11 or newer.",
+    "Make a virtual environment with a newer Python and install paren in it.",
+)
+_code(
+    "E-DEV-102",
+    "a package is missing",
+    "A package that paren always needs is not installed, so the installation is incomplete.",
+    "Install paren again with pip, which brings the package along.",
+)
+_code(
+    "E-DEV-103",
+    "torch cannot be used",
+    "torch is missing, does not load, is older than 2.10, or is built for ROCm, which is not supported yet.",
+    "Install torch 2.10 or newer, built for the CPU or for CUDA.",
+)
+_code(
+    "E-DEV-104",
+    "no machine code",
+    "llvmlite could not compile a small function for this processor, or its answer was wrong.",
+    "Install llvmlite again for this Python; `--device reference` runs without it, slowly.",
+)
+_code(
+    "E-DEV-105",
+    "no matrix products of the library",
+    "torch's library does not export its matrix products on this system, so they are called through torch.",
+    "Nothing needs to be done; small products take longer.",
+)
+_code(
+    "E-DEV-106",
+    "no OpenMP runtime",
+    "libgomp was found neither with torch nor in the system, so kernels run on one thread.",
+    "Install libgomp1 (Debian, Ubuntu) or libgomp (Fedora) for several threads.",
+)
+_code(
+    "E-DEV-107",
+    "little free memory",
+    "Less than 1 GiB is free, or the limit of the container leaves less.",
+    "End other programs or raise the limit; small files train all the same.",
+)
+_code(
+    "E-DEV-108",
+    "the cache folder cannot be written",
+    "Compiled kernels, tokenizers and checks of data files are then made anew by each run.",
+    "Name another folder in PAREN_CACHE.",
+)
+_code(
+    "E-DEV-109",
+    "an optional package is missing",
+    "Some data forms and options need a package that is not installed.",
+    "Install it with the extra that the row names, if you need it.",
+)

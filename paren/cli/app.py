@@ -1,0 +1,154 @@
+"""The `paren` command: its subcommands, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from paren.cli import formatting, inspection, machine, training
+from paren.cli.output import print_result, report_errors, report_fault, say
+from paren.environment import read_environment
+from paren.text.errors import InternalError, ParenError, did_you_mean
+
+DONE, FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+# The class of all usage errors; typer exports only this subclass of it, and where it comes from differs by version.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# What the system refuses for reasons outside paren: no space, no permission, a read-only or failing disk.
+_SYSTEM_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
+
+
+class _Commands(TyperGroup):
+    """The group of all commands; it says what a misspelt command may have meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the first argument names, and the arguments behind it."""
+        name = args[0] if args else ""
+        if args and self.get_command(ctx, name) is None:
+            suggestion = did_you_mean(name, self.list_commands(ctx))
+            if not suggestion and (name.endswith(".paren") or Path(name).is_file()):
+                suggestion = f" (did you mean paren run {name}?)"
+            ctx.fail(f"no command `{name}`{suggestion}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="paren",
+    cls=_Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Trains the network that a paren file describes.",
+    epilog="`paren COMMAND --help` shows the options of a command.",
+)
+for group in (inspection, formatting, training, machine):
+    group.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _prepare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print_result(f"paren {importlib.metadata.version('paren')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+        raise typer.Exit(WRONG_USE)
+    # `help` and `doctor` are what a user with a wrong environment turns to.
+    if context.invoked_subcommand not in ("help", "doctor"):
+        read_environment()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    0 done; 1 an error with a code, or a fault of paren; 2 wrong use of the command line; 130 interrupted, 143 stopped
+    by SIGTERM; 141 the reader of a pipe went away.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    for stream in (sys.stdout, sys.stderr):
+        _escape_unknown_characters(stream)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except typer.Exit as request:
+        code = request.exit_code
+    except _UsageError as error:
+        code = _report_usage(error, as_json=as_json)
+    except ParenError as error:
+        report_errors(error, as_json=as_json)
+        code = FAILED
+    except BrokenPipeError:
+        _silence(sys.stdout)
+        code = BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        code = INTERRUPTED
+    except OSError as error:
+        code = _report_system(error, as_json=as_json)
+    except InternalError as error:
+        report_fault(error, as_json=as_json)
+        code = FAILED
+    except Exception as error:  # whatever no stage foresaw is a fault of paren, and says so
+        report_fault(error, as_json=as_json)
+        code = FAILED
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    with command.make_context("paren", arguments) as context:
+        command.invoke(context)
+    return DONE
+
+
+def _report_usage(error: Exception, *, as_json: bool) -> int:
+    """Wrong use of the command line: what is wrong, what may have been meant, and where help is."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "paren"
+    message = getattr(error, "message", None) or str(error)
+    option = getattr(error, "option_name", None)
+    if option is not None and hasattr(error, "possibilities"):
+        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        message = f"no option `{option}`{did_you_mean(option, known)}"
+    elif getattr(error, "param", None) is not None:
+        message = error.format_message()  # type: ignore[attr-defined]  # a usage error has it
+    message = f"{message[:1].lower()}{message[1:]}".rstrip(".")
+    report_errors(ParenError("E-CLI-001", message, fix=f"{path} --help"), as_json=as_json)
+    return WRONG_USE
+
+
+def _report_system(error: OSError, *, as_json: bool) -> int:
+    """A refusal of the system is shown with its code; any other OSError is a fault of paren."""
+    if error.errno not in _SYSTEM_REFUSALS:
+        report_fault(error, as_json=as_json)
+        return FAILED
+    place = f" ({error.filename})" if error.filename else ""
+    reason = (error.strerror or "").lower()
+    report_errors(ParenError("E-CLI-002", f"the system refused a file operation: {reason}{place}"), as_json=as_json)
+    return FAILED
+
+
+def _escape_unknown_characters(stream: IO[str]) -> None:
+    """Characters that the stream's encoding lacks are written as escapes instead of ending the command."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _silence(stream: IO[str]) -> None:
+    """Sends what is still buffered nowhere, so that the interpreter does not complain about the pipe at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

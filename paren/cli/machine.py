@@ -1,0 +1,73 @@
+"""`paren doctor` and `paren help`: is this machine fit, and what does a code mean."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from paren.cli.options import Json
+from paren.cli.output import print_json, print_result, print_table
+from paren.text.codes import CODES, Code
+from paren.text.errors import ParenError, did_you_mean
+
+_WIDTH = 88
+
+Topic = Annotated[str | None, typer.Argument(metavar="[CODE]", help="An error code or a command.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this file."""
+    app.command("doctor")(doctor)
+    app.command("help")(help_topic)
+
+
+def doctor(json: Json = False) -> None:
+    """Check this machine.
+
+    Exit code 1 if it cannot train on the CPU.
+    """
+    from paren.inspect.doctor import examine  # runs llvmlite and torch
+
+    examination = examine()
+    if json:
+        print_json(examination.data)
+    else:
+        print_table(examination.table())
+    if not examination.usable:
+        raise typer.Exit(1)
+
+
+def help_topic(context: typer.Context, topic: Topic = None, json: Json = False) -> None:
+    """Explain an error code, or show a command's options."""
+    parent = context.find_root()
+    if topic is None:
+        print_result(parent.get_help())
+        return
+    code = CODES.get(topic.upper())
+    if code is not None:
+        if json:
+            print_json({"code": code.code, "title": code.title, "cause": code.cause, "fix": code.fix})
+        else:
+            print_result(_explain(code))
+        return
+    group = parent.command
+    commands = group.list_commands(parent) if isinstance(group, TyperGroup) else []
+    if not isinstance(group, TyperGroup) or topic not in commands:
+        suggestion = did_you_mean(topic.upper(), CODES) or did_you_mean(topic, commands)
+        raise ParenError(
+            "E-CLI-004",
+            f"no error code or command `{topic}`{suggestion}",
+            fix="docs/errors.md lists all codes, paren --help the commands",
+        )
+    command = group.get_command(parent, topic)
+    if command is not None:
+        with command.make_context(topic, [], parent=parent, resilient_parsing=True) as described:
+            print_result(command.get_help(described))
+
+
+def _explain(code: Code) -> str:
+    paragraphs = (f"{code.code}: {code.title}", code.cause, f"What to do: {code.fix}")
+    return "\n\n".join(textwrap.fill(paragraph, _WIDTH) for paragraph in paragraphs)

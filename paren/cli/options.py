@@ -1,0 +1,24 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A paren file.", show_default=False)]
+Variant = Annotated[
+    str | None,
+    typer.Option("--variant", metavar="NAME", help="Use the settings of this defvariant.", show_default=False),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Replace the value of a def, written as in the file; may be given several times.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write results and errors as JSON to stdout.")]

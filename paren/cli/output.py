@@ -1,0 +1,112 @@
+"""What commands write: results to stdout, errors and prose to stderr, colours on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from paren.text.errors import Note, ParenError, render
+from paren.text.source import Span
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+# Width of a table in a pipe, where there is no terminal to measure.
+_PIPE_WIDTH = 120
+
+
+def print_result(text: str) -> None:
+    """Writes a result to stdout as it is."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def print_json(data: object) -> None:
+    """Writes a result to stdout as JSON."""
+    print_result(json.dumps(data, ensure_ascii=False, indent=1, default=str))
+
+
+def print_table(table: RenderableType) -> None:
+    """Writes a rich table to stdout: in colour on a terminal, plain and never cut off in a pipe."""
+    # rich costs a third of the start-up of `paren check`, so only what draws loads it.
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console = Console(highlight=False, width=_PIPE_WIDTH)
+    with console.capture() as capture:
+        console.print(table)
+    print_result("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def say(text: str) -> None:
+    """Writes prose to stderr."""
+    sys.stderr.write(f"{text}\n")
+
+
+def report_errors(error: ParenError, *, as_json: bool) -> None:
+    """Shows every mistake in the error: to stderr for people, or to stdout as one JSON object a line."""
+    if as_json:
+        for single in error.errors:
+            print_result(json.dumps(describe_error(single), ensure_ascii=False))
+        return
+    from rich.console import Console  # see print_table
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    for number, single in enumerate(error.errors):
+        if number:
+            console.print()
+        console.print(_paint(single))
+    if len(error.errors) > 1:
+        console.print(f"\n{len(error.errors)} mistakes")
+
+
+def describe_error(error: ParenError) -> dict[str, object]:
+    """A single mistake as data: code, message, place (path, line, column, from 1), notes with places, fix."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "place": _describe_place(error.span),
+        "notes": [_describe_note(note) for note in error.notes],
+        "fix": error.fix,
+    }
+
+
+def report_fault(error: BaseException, *, as_json: bool) -> None:
+    """Shows an error that is paren's own fault, with its traceback."""
+    kind = type(error).__name__
+    text = str(error) if kind == "InternalError" else f"{kind}: {error}"
+    if as_json:
+        print_result(
+            json.dumps({"code": None, "message": text, "place": None, "notes": [], "fix": None}, ensure_ascii=False)
+        )
+    say("".join(traceback.format_exception(error)).rstrip("\n"))
+    say(f"\n{text}\nThis is a fault of paren, not of your file. Please report it with the lines above.")
+
+
+def _describe_note(note: Note) -> dict[str, object]:
+    return {"message": note.message, "place": _describe_place(note.span)}
+
+
+def _describe_place(span: Span | None) -> dict[str, object] | None:
+    if span is None:
+        return None
+    line, column = span.source.position(span.start)
+    return {"path": span.source.name, "line": line, "column": column}
+
+
+def _paint(error: ParenError) -> Text:
+    """The rendered error with its parts in colour."""
+    from rich.text import Text  # see print_table
+
+    text = Text(render(error))
+    text.highlight_regex(rf"^.*?(?={error.code})", "bold")
+    text.highlight_regex(rf"(?<!\w){error.code}:", "bold red")
+    text.highlight_regex(r"(?m)^\s+\^+$", "red")
+    text.highlight_regex(r"(?m)^  note:", "cyan")
+    text.highlight_regex(r"(?m)^  fix:", "green")
+    return text

@@ -1,0 +1,123 @@
+"""`paren run` and `paren sample`: training a file, and text from the result."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paren.cli.options import File, Settings, Variant
+from paren.cli.output import print_result
+
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, metavar="N", help="Stop at step N in total; schedules stay.", show_default=False),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:N, auto or reference; default: PAREN_DEVICE, then cpu.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/<file>[-<variant>].", show_default=False),
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints", metavar="PLACE", help="Where checkpoints go; default: in the run folder.", show_default=False
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="auto|latest|PATH",
+        help="Go on from a checkpoint; auto starts afresh where there is none.",
+        show_default=False,
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, metavar="N", help="Threads for kernels; default: all cores.", show_default=False),
+]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        metavar="DIR",
+        help="What relative data paths start from; default: PAREN_DATA, then the file's folder.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this file."""
+    app.command("run")(run)
+    app.command("sample")(sample)
+
+
+def run(
+    file: File,
+    variant: Variant = None,
+    settings: Settings = None,
+    steps: Steps = None,
+    device: Device = None,
+    out: Out = None,
+    checkpoints: Checkpoints = None,
+    resume: Resume = None,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
+    tensorboard: Tensorboard = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Train the network of a file.
+
+    Progress goes to stderr, the name of the run folder to stdout.
+    """
+    if overwrite and resume is not None:
+        raise typer.BadParameter("--overwrite and --resume exclude each other")
+    from paren import api  # compiles and runs: torch and llvmlite
+
+    experiment = api.load(file, variant=variant, set=settings or ())
+    trained = experiment.run(
+        out=out,
+        device=device,
+        steps=steps,
+        resume=resume,
+        overwrite=overwrite,
+        checkpoints=checkpoints,
+        threads=threads,
+        tensorboard=tensorboard,
+        data_root=data_root,
+    )
+    print_result(str(trained.out))
+    if trained.exit_code:
+        raise typer.Exit(trained.exit_code)
+
+
+def sample(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", show_default=False)],
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The text to go on from.")] = "",
+    length: Annotated[int, typer.Option("--length", min=1, metavar="N", help="Tokens to write.")] = 200,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, metavar="T", help="0 takes the likeliest token.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Another seed, another text.")] = 0,
+) -> None:
+    """Write text with a trained language model."""
+    from paren import api  # see run
+
+    for piece in api.sample(run_folder, prompt, length, temperature, seed):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
