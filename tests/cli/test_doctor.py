@@ -1,0 +1,111 @@
+"""The doctor: its rows on this machine, and each finding with its code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paren.cli.app import main
+from paren.inspect import doctor
+from paren.inspect.doctor import FAIL, NOTE, PASS, Examination, Row
+from paren.runtime.memory import Available
+from paren.text.codes import CODES
+
+
+@pytest.fixture(scope="module")
+def examination() -> Examination:
+    return doctor.examine()
+
+
+def test_a_machine_that_runs_the_tests_is_usable(examination: Examination) -> None:
+    assert examination.usable
+    names = [row.name for row in examination.rows]
+    assert names[:2] == ["python", "numpy"]
+    assert {"torch", "machine code", "matrix products", "threads", "free memory", "cache folder", "cuda"} <= set(names)
+
+
+def test_every_row_that_did_not_pass_has_a_registered_code(examination: Examination) -> None:
+    for row in examination.rows:
+        assert (row.code is None) == (row.state == PASS)
+        assert row.code is None or row.code in CODES
+
+
+def test_python_and_torch_versions() -> None:
+    assert doctor.check_python((3, 10, 4)).code == "E-DEV-101"
+    assert doctor.check_python((3, 10, 4)).detail.endswith("; at least 3.11 is needed")
+    assert doctor.check_python((3, 14, 0)).state == PASS
+    assert doctor.judge_torch("2.9.1+cpu", None) == Row(
+        "torch", FAIL, "2.9.1+cpu; at least 2.10 is needed", "E-DEV-103"
+    )
+    assert doctor.judge_torch("2.10.0", None).state == PASS
+    assert doctor.judge_torch("2.11.0", "6.4") == Row(
+        "torch", FAIL, "2.11.0 is built for ROCm 6.4, which is not supported yet", "E-DEV-103"
+    )
+
+
+def test_packages_that_are_missing() -> None:
+    assert doctor.check_package("no_such_package") == Row(
+        "no_such_package", FAIL, "not installed; pip install no_such_package", "E-DEV-102"
+    )
+    assert doctor.check_optional("no_such_module", "its-package", "parquet", "Parquet files") == Row(
+        "its-package", NOTE, "not installed, needed for Parquet files; pip install 'paren[parquet]'", "E-DEV-109"
+    )
+
+
+def test_fall_backs_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_blas", lambda: None)
+    monkeypatch.setattr(doctor, "find_openmp", lambda: None)
+    assert doctor.check_products().code == "E-DEV-105"
+    assert doctor.check_threads().code == "E-DEV-106"
+    assert {doctor.check_products().state, doctor.check_threads().state} == {NOTE}
+
+
+def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "available_memory", lambda: Available(2**29, "memory limit of the control group"))
+    assert doctor.check_memory(2**32) == Row(
+        "free memory",
+        NOTE,
+        "0.5 GiB, the memory limit of the control group; PAREN_MEMORY plans for 4.0 GiB",
+        "E-DEV-107",
+    )
+
+
+def test_a_compiler_that_fails_or_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_TINY", "define i64 @answer(i64 %x) {\n ret i64 %x\n}\n")
+    assert doctor.check_compiler() == Row("machine code", FAIL, "6 times 7 gave 7", "E-DEV-104")
+    monkeypatch.setattr(doctor, "_TINY", "no text of LLVM")
+    assert doctor.check_compiler().code == "E-DEV-104"
+
+
+def test_a_cache_folder_that_cannot_be_made_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    row = doctor.check_cache(tmp_path / "file" / "cache")
+    assert (row.state, row.code) == (NOTE, "E-DEV-108")
+    assert doctor.check_cache(tmp_path / "new" / "cache").state == PASS
+
+
+def test_the_command_prints_a_table_or_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (Row("python", PASS, "3.11"), Row("x", NOTE, "needs paren[parquet]", "E-DEV-109"))
+    monkeypatch.setattr(doctor, "examine", lambda: Examination(rows))
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "check   result     detail",
+        "python  PASS       3.11",
+        "x       E-DEV-109  needs paren[parquet]",
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: Examination((*rows, Row("torch", FAIL, "gone", "E-DEV-103"))))
+    assert main(["doctor", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["usable"] is False
+    assert result["rows"][2] == {"name": "torch", "state": "FAIL", "detail": "gone", "code": "E-DEV-103"}
+
+
+def test_a_wrong_environment_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_DEVCE", "cpu")
+    environment, row = doctor._read_environment()
+    assert environment is None
+    assert (row.state, row.code) == (FAIL, "E-ENV-001")
