@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-# Width of a table in a pipe, where there is no terminal to measure.
-_PIPE_WIDTH = 120
+# Wider than any table: in a pipe nothing is cut off or wrapped.
+_PIPE_WIDTH = 1000
 
 
 def print_result(text: str) -> None:

@@ -29,7 +29,7 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/<file>[-<variant>].", show_default=False),
 ]
 Checkpoints = Annotated[
-    str | None,
+    Path | None,
     typer.Option(
         "--checkpoints", metavar="PLACE", help="Where checkpoints go; default: in the run folder.", show_default=False
     ),
@@ -38,7 +38,7 @@ Resume = Annotated[
     str | None,
     typer.Option(
         "--resume",
-        metavar="auto|latest|PATH",
+        metavar="auto|latest|STEP|PATH",
         help="Go on from a checkpoint; auto starts afresh where there is none.",
         show_default=False,
     ),
@@ -84,9 +84,8 @@ def run(
 
     Progress goes to stderr, the name of the run folder to stdout.
     """
-    if overwrite and resume is not None:
-        raise typer.BadParameter("--overwrite and --resume exclude each other")
     from paren import api  # compiles and runs: torch and llvmlite
+    from paren.train.progress import view_for  # draws with rich
 
     experiment = api.load(file, variant=variant, set=settings or ())
     trained = experiment.run(
@@ -99,6 +98,7 @@ def run(
         threads=threads,
         tensorboard=tensorboard,
         data_root=data_root,
+        progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))
     if trained.exit_code:

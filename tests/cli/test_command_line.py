@@ -53,9 +53,6 @@ def test_wrong_use_is_exit_code_2_and_says_what_may_be_meant(paren: Run, tmp_pat
     assert paren("show", "grap", "x.paren") == wrong_use(
         "no stage `grap` (did you mean graph?); the stages are forms, program, graph, fused, plan, code", "paren show"
     )
-    assert paren("run", "x.paren", "--overwrite", "--resume", "auto") == wrong_use(
-        "--overwrite and --resume exclude each other", "paren run"
-    )
     assert paren("check")[0] == 2
     assert paren("run", "x.paren", "--steps", "0")[0] == 2
     assert paren("run", "x.paren", "--steps", "many")[0] == 2

@@ -1,0 +1,184 @@
+"""`check`, `show`, `explain`, `run`, `sample`: what they ask of the Python interface, what they print of its answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+import paren
+from paren.cli.app import main
+from paren.text.errors import ParenError
+
+SUMMARY: dict[str, object] = {
+    "parameters": 12345,
+    "shapes": {f"block.{number}.weight": [number, 64] for number in range(14)},
+    "settings": {"rate": 0.001, "smoke": True},
+    "steps": 2000,
+    "variant": None,
+    "notes": ["the last batch of an epoch is short"],
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    data: dict[str, object]
+
+    def table(self) -> Table:
+        table = Table("kernel", "reason")
+        table.add_row("add_tanh", "x" * 130)
+        return table
+
+
+@dataclass
+class Interface:
+    """Stands for the Python interface; notes what it is asked."""
+
+    asked: list[object] = field(default_factory=list)
+    exit_code: int = 0
+    error: ParenError | None = None
+
+    def load(self, path: Path, variant: str | None = None, set: Mapping[str, object] | Sequence[str] = ()) -> Interface:
+        self.asked.append((path, variant, tuple(set)))
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def check(self) -> dict[str, object]:
+        return SUMMARY
+
+    def show(self, stage: str) -> str:
+        return f"stage {stage}"
+
+    def explain(self) -> Explanation:
+        return Explanation({"kernels": 3})
+
+    def run(self, **options: object) -> Interface:
+        options.pop("progress")
+        self.asked.append({name: value for name, value in options.items() if value})
+        return self
+
+    @property
+    def out(self) -> Path:
+        return Path("outputs/gpt")
+
+    def sample(self, run: Path, prompt: str, length: int, temperature: float, seed: int) -> Iterator[str]:
+        self.asked.append((run, prompt, length, temperature, seed))
+        yield "to "
+        yield "be"
+
+
+@pytest.fixture
+def interface(monkeypatch: pytest.MonkeyPatch) -> Interface:
+    fake = Interface()
+    module = types.ModuleType("paren.api")
+    module.load, module.sample = fake.load, fake.sample  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "paren.api", module)
+    monkeypatch.setattr(paren, "api", module, raising=False)
+    return fake
+
+
+Read = Callable[[], tuple[str, str]]
+
+
+@pytest.fixture
+def written(capsys: pytest.CaptureFixture[str]) -> Read:
+    def read() -> tuple[str, str]:
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return read
+
+
+def test_check_prints_a_summary(interface: Interface, written: Read) -> None:
+    assert main(["check", "gpt.paren", "--variant", "smoke", "--set", "rate=1e-3", "--set", "hidden=[32 32]"]) == 0
+    assert interface.asked == [(Path("gpt.paren"), "smoke", ("rate=1e-3", "hidden=[32 32]"))]
+    out, err = written()
+    assert err == ""
+    assert out == (
+        "gpt.paren: ok\n"
+        "  parameters: 12,345\n"
+        "  shapes:\n"
+        + "".join(f"    block.{number}.weight   [{number} 64]\n" for number in range(6))
+        + "    ... 2 more ...\n"
+        + "".join(f"    {f'block.{number}.weight':<17}[{number} 64]\n" for number in range(8, 14))
+        + "  settings:\n"
+        "    rate   0.001\n"
+        "    smoke  true\n"
+        "  steps:      2,000\n"
+        "  notes:\n"
+        "    the last batch of an epoch is short\n"
+    )
+
+
+def test_check_as_json_has_everything(interface: Interface, written: Read) -> None:
+    assert main(["check", "gpt.paren", "--json"]) == 0
+    assert json.loads(written()[0]) == {"file": "gpt.paren", **SUMMARY}
+
+
+def test_check_as_json_of_a_wrong_file(interface: Interface, written: Read) -> None:
+    interface.error = ParenError("E-TXT-001", "gpt.paren does not exist")
+    assert main(["check", "gpt.paren", "--json"]) == 1
+    out, err = written()
+    assert err == ""
+    assert json.loads(out)["code"] == "E-TXT-001"
+
+
+@pytest.mark.parametrize("stage", ["forms", "program", "graph", "fused", "plan", "code"])
+def test_show_prints_each_stage(interface: Interface, written: Read, stage: str) -> None:
+    assert main(["show", stage, "gpt.paren"]) == 0
+    assert written() == (f"stage {stage}\n", "")
+
+
+def test_explain_prints_a_table_that_a_pipe_does_not_cut(interface: Interface, written: Read) -> None:
+    assert main(["explain", "gpt.paren"]) == 0
+    out, _ = written()
+    assert out.count("x") == 130
+    assert "…" not in out
+    assert main(["explain", "gpt.paren", "--json"]) == 0
+    assert json.loads(written()[0]) == {"kernels": 3}
+
+
+def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, written: Read) -> None:
+    assert main(["run", "gpt.paren"]) == 0
+    assert interface.asked == [(Path("gpt.paren"), None, ()), {}]
+    assert written() == ("outputs/gpt\n", "")
+    options = (
+        "--steps 5 --device reference --out o --checkpoints c --resume auto --threads 2 --tensorboard --data-root d"
+    )
+    assert main(["run", "gpt.paren", *options.split(), "--overwrite"]) == 0
+    assert interface.asked[-1] == {
+        "steps": 5,
+        "device": "reference",
+        "out": Path("o"),
+        "checkpoints": Path("c"),
+        "resume": "auto",
+        "threads": 2,
+        "tensorboard": True,
+        "data_root": Path("d"),
+        "overwrite": True,
+    }
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_run_that_was_stopped_has_its_exit_code(interface: Interface, written: Read, code: int) -> None:
+    interface.exit_code = code
+    assert main(["run", "gpt.paren"]) == code
+    assert written() == ("outputs/gpt\n", "")
+
+
+def test_sample_writes_the_text_as_it_comes(interface: Interface, written: Read) -> None:
+    assert (
+        main(["sample", "outputs/gpt", "--prompt", "or not ", "--length", "2", "--temperature", "0", "--seed", "7"])
+        == 0
+    )
+    assert interface.asked == [(Path("outputs/gpt"), "or not ", 2, 0.0, 7)]
+    assert written() == ("to be\n", "")
+    assert main(["sample", "outputs/gpt", "--length", "0"]) == 2
+    assert main(["sample", "outputs/gpt", "--temperature", "-1"]) == 2
