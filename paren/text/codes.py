@@ -1,235 +1,208 @@
-"""The registry of error codes: `paren help CODE` prints an entry, `docs/errors.md` is generated from all of them."""
+"""All error codes: `paren help CODE` prints an entry, `docs/errors.md` is generated from them.
+
+The entries stand in one file for each area, `codes_*.py`; importing this module fills the registry.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from paren.text import codes_machine, codes_text
+from paren.text.code_registry import CODES, Code
+from paren.text.code_registry import register as _code
 
+__all__ = ["CODES", "Code", "codes_machine", "codes_text"]
 
-@dataclass(frozen=True)
-class Code:
-    """`cause` says when the error is raised, `fix` what to do about it; both are sentences for users."""
-
-    code: str
-    title: str
-    cause: str
-    fix: str
-
-
-CODES: dict[str, Code] = {}
-
-
-def _code(code: str, title: str, cause: str, fix: str) -> None:
-    if code in CODES:
-        raise ValueError(f"error code {code} is registered twice")
-    CODES[code] = Code(code, title, cause, fix)
-
-
-# ---- text: reading files -------------------------------------------------------------------------------------------
+# ---- runs, checkpoints, numbers -------------------------------------------------------------------------------------
 
 _code(
-    "E-TXT-001",
-    "a file cannot be read",
-    "The named file does not exist, is a folder, or the system does not allow reading it.",
-    "Check the path (a relative one starts at the current folder) and the permissions.",
+    "E-RUN-001",
+    "an unfinished run is there",
+    "The output directory holds this experiment, not finished, and neither --resume nor --overwrite was given.",
+    "Go on with --resume latest, or start anew with --overwrite.",
 )
 _code(
-    "E-TXT-002",
-    "the file is not UTF-8",
-    "paren files are UTF-8, with or without a byte-order mark. This one is in another encoding, or holds bytes that "
-    "are no text at all.",
-    "Save the file as UTF-8; the place shown is the first byte that does not fit.",
+    "E-RUN-002",
+    "another experiment is there",
+    "The output directory holds a run of other sources, settings or data.",
+    "Take another --out, or delete what is there with --overwrite.",
 )
 _code(
-    "E-TXT-003",
-    "a bracket is not closed",
-    "The text, or the next top-level form, begins before the bracket shown is closed.",
-    "Write the missing bracket where the form ends; `paren format` shows the nesting by indentation.",
+    "E-RUN-003",
+    "files that belong to no run",
+    "The output directory holds a file that a run would write, but no run.json.",
+    "Take another --out.",
 )
 _code(
-    "E-TXT-004",
-    "a closing bracket has no open one",
-    "Everything before it is closed already; most often one bracket too many ends the form before it.",
-    "Delete it, or write the bracket that opens the form.",
+    "E-RUN-004",
+    "the run directory is in use",
+    "Another live process holds the lock of the output directory; the message names its host, id and start.",
+    "Wait until it ends, stop it, or take another --out. The lock of a dead process is taken over by itself.",
 )
 _code(
-    "E-TXT-005",
-    "a bracket is closed by one of the other kind",
-    "`(` is closed by `)` and `[` by `]`. The note shows where the open one stands.",
-    "Replace one of the two, or close the inner form first.",
+    "E-RUN-005",
+    "a folder is not writable",
+    "The output or checkpoint folder refused a small test file before step 1.",
+    "Take another --out, or make the folder writable.",
 )
 _code(
-    "E-TXT-006",
-    "a string is not closed",
-    "A string ends on the line on which it begins; no closing quote was found there.",
-    'Close it with a straight quote. A line break in a string is written \\n, a quote \\".',
+    "E-RUN-006",
+    "not enough disk space",
+    "The disk has less room than the checkpoints of the run need, which is known before step 1.",
+    "Make room, take another --out or --checkpoints, or keep fewer checkpoints.",
 )
 _code(
-    "E-TXT-007",
-    "a comment is not closed",
-    "A comment that begins with `#|` ends with `|#`. Such comments nest, so each `#|` needs its own `|#`.",
-    "Write the missing `|#`, or use `;`, which ends with its line.",
+    "E-RUN-007",
+    "no steps, or too many",
+    "The experiment has no step, or --steps is 0, negative, or more than the experiment has.",
+    "Give a number of steps between 1 and the experiment's; change :steps or :epochs to train longer.",
 )
 _code(
-    "E-TXT-008",
-    "a wrong escape in a string",
-    'A backslash in a string begins one of the escapes \\n \\t \\r \\0 \\\\ \\" \\xHH \\uHHHH \\UHHHHHHHH.',
-    "Write a backslash itself as two; write Windows paths with `/`.",
+    "E-RUN-008",
+    "--overwrite with --resume",
+    "One deletes what the other goes on from.",
+    "Give one of them.",
 )
 _code(
-    "E-TXT-009",
-    "a wrong number",
-    "What begins like a number must be one: 12, -3, 0.5, .5, 6e-4, 0x10. Integers have at most 64 bits, floats are "
-    "float64. Groups of digits, fractions and percent signs are not written, and names do not begin with a digit.",
-    "Write the number in one of these forms, or another name.",
+    "E-RUN-009",
+    "nothing was trained",
+    "All steps were consumed without an optimizer update: each batch had weight 0, or was skipped.",
+    "Look at the loss weights and at the data.",
 )
 _code(
-    "E-TXT-010",
-    "a character that may not stand there",
-    "Control characters, spaces other than the ordinary one, curly quotes, quote marks, commas, braces and `#` are no "
-    "part of the language. Many of them come from text that was pasted from a web page or a word processor.",
-    "Replace or delete the character shown; between quotes it may stand, or be written as an escape.",
+    "E-RUN-010",
+    "run.json is damaged",
+    "The file that says which run stands in the directory cannot be read.",
+    "Take another --out, or delete the directory.",
 )
 _code(
-    "E-TXT-011",
-    "a wrong keyword",
-    "A keyword is one colon and a name without a space between them, such as :rate.",
-    "Write the name right after the colon.",
+    "E-RUN-011",
+    "tensorboard is missing",
+    "--tensorboard writes event files with the package tensorboard, which is not installed.",
+    "pip install 'paren[tensorboard]'",
 )
 _code(
-    "E-TXT-012",
-    "brackets nest too deep",
-    "A form may stand in at most 200 others, which no text written by hand reaches.",
-    "Name inner parts with `def`, `let` or a function.",
-)
-
-# ---- environment ---------------------------------------------------------------------------------------------------
-
-_code(
-    "E-ENV-001",
-    "an unknown environment variable",
-    "A variable whose name begins with PAREN_ is set, but paren reads none of that name: most often a misspelling.",
-    "Correct or unset it; docs/environment.md lists the names.",
+    "E-RUN-012",
+    "a file of the run cannot be written",
+    "The disk refused a line of metrics or the final status, mostly because it is full.",
+    "Make room, then continue with --resume latest.",
 )
 _code(
-    "E-ENV-002",
-    "a wrong value in an environment variable or option",
-    "A size is a number with a unit (24GiB, 512MiB, 2GB) or a number of bytes; a folder must exist.",
-    "Write the value in that form.",
+    "E-RUN-013",
+    "no split to evaluate on",
+    "The program asks for evaluations, the best parameters or early stopping, and the data have one split only.",
+    "Give the data a second split.",
 )
 _code(
-    "E-ENV-003",
-    "an environment variable for several processes",
-    "The variable belongs to training in several processes or on several nodes, which this version does not do.",
-    "Unset it.",
-)
-
-# ---- command line --------------------------------------------------------------------------------------------------
-
-_code(
-    "E-CLI-001",
-    "wrong use of the command line",
-    "A command, option, argument or value is unknown, missing or of the wrong kind. The exit code is 2.",
-    "`paren COMMAND --help` shows how the command is used.",
+    "E-RUN-014",
+    "not a run that can be read",
+    "The directory holds no run, or its metrics are missing or damaged.",
+    "Give the directory of a run.",
 )
 _code(
-    "E-CLI-002",
-    "the system refused a file operation",
-    "The disk is full or read-only, a quota is used up, permission is missing, or the device failed.",
-    "Free space, or name another folder with `--out` or PAREN_CACHE.",
+    "E-RUN-015",
+    "checkpoints of another run",
+    "The folder of --checkpoints holds the checkpoints of another run, whose places this run's would take.",
+    "Take one folder for each run.",
 )
 _code(
-    "E-CLI-003",
-    "a file is not laid out",
-    "`paren format --check` found files that differ from the layout; their names are on stdout.",
-    "Run `paren format` on them.",
+    "E-CKPT-001",
+    "nothing to resume from",
+    "--resume was asked for, and there is no run or no checkpoint; the run does not start from scratch silently.",
+    "Start without --resume, or with --resume auto, which starts if there is nothing to resume.",
 )
 _code(
-    "E-CLI-004",
-    "no such code or command",
-    "`paren help` explains error codes and commands; the name given is neither.",
-    "docs/errors.md lists all codes, `paren --help` the commands.",
-)
-
-# ---- devices and memory --------------------------------------------------------------------------------------------
-
-_code(
-    "E-DEV-001",
-    "CUDA was asked for and cannot be used",
-    "The device is cuda or cuda:N, and this version of paren runs on the CPU only. paren never falls back by itself.",
-    "Use the device cpu, or auto, which takes the best device there is and says which and why.",
+    "E-CKPT-002",
+    "no such checkpoint",
+    "--resume names a checkpoint that does not exist.",
+    "Name one of those that the message lists, or use --resume latest.",
 )
 _code(
-    "E-DEV-002",
-    "an unknown device",
-    "A device is cpu, cuda, cuda:N, auto or reference.",
-    "Use one of these names.",
+    "E-CKPT-003",
+    "a checkpoint is damaged",
+    "A file of the named checkpoint is missing or its bytes do not match the manifest.",
+    "Resume from another one; --resume latest takes the newest that is whole.",
 )
 _code(
-    "E-DEV-003",
-    "a wrong number of threads",
-    "The number of threads is an integer of at least 1.",
-    "Give a number from 1 to the cores of the machine, or none for all of them.",
+    "E-CKPT-004",
+    "a checkpoint of another experiment",
+    "The checkpoint was written by other sources, settings or data, so going on from it is not a resume.",
+    "Resume with what it was trained with, or start from its weights with :from.",
 )
 _code(
-    "E-MEM-002",
-    "memory could not be allocated",
-    "The system refused memory that the plan needs, although the plan fits what was available before.",
-    "End other programs, or make the model or the microbatch smaller.",
-)
-
-# ---- doctor --------------------------------------------------------------------------------------------------------
-
-_code(
-    "E-DEV-101",
-    "the Python is too old",
-    "paren needs Python 3.11 or newer.",
-    "Make a virtual environment with a newer Python and install paren in it.",
+    "E-CKPT-005",
+    "a checkpoint of another format",
+    "The checkpoint's format version is not the one that this paren reads.",
+    "Resume it with the version of paren that wrote it.",
 )
 _code(
-    "E-DEV-102",
-    "a package is missing",
-    "A package that paren always needs is not installed, so the installation is incomplete.",
-    "Install paren again with pip, which brings the package along.",
+    "E-CKPT-006",
+    "other slots",
+    "The checkpoint holds other parameters or optimizer state than the program, or of other types or shapes.",
+    "Resume with the program and the version of paren that wrote it.",
 )
 _code(
-    "E-DEV-103",
-    "torch cannot be used",
-    "torch is missing, does not load, is older than 2.10, or is built for ROCm, which is not supported yet.",
-    "Install torch 2.10 or newer, built for the CPU or for CUDA.",
+    "E-CKPT-007",
+    "another device or layout",
+    "The checkpoint was written on a device or layout with other bits, so the resume would not be exact.",
+    "Resume on the same device and layout, or accept other bits with --allow-new-layout.",
 )
 _code(
-    "E-DEV-104",
-    "no machine code",
-    "llvmlite could not compile a small function for this processor, or its answer was wrong.",
-    "Install llvmlite again for this Python; `--device reference` runs without it, slowly.",
+    "E-CKPT-008",
+    "a checkpoint cannot be saved",
+    "The disk is full, read-only or failing; the message gives the path, the bytes needed and the bytes free. "
+    "The checkpoint before is intact.",
+    "Make room or make the folder writable, then continue with --resume latest.",
 )
 _code(
-    "E-DEV-105",
-    "no matrix products of the library",
-    "torch's library does not export its matrix products on this system, so they are called through torch.",
-    "Nothing needs to be done; small products take longer.",
+    "E-CKPT-009",
+    "parameters that are not finite",
+    "A parameter became nan or infinite in an update; such a state is never published as a checkpoint.",
+    "Resume from an earlier checkpoint with a smaller rate or with :clip.",
 )
 _code(
-    "E-DEV-106",
-    "no OpenMP runtime",
-    "libgomp was found neither with torch nor in the system, so kernels run on one thread.",
-    "Install libgomp1 (Debian, Ubuntu) or libgomp (Fedora) for several threads.",
+    "E-CKPT-010",
+    "no checkpoint is whole",
+    "Every checkpoint of the run is damaged or of another format.",
+    "Start anew with --overwrite.",
 )
 _code(
-    "E-DEV-107",
-    "little free memory",
-    "Less than 1 GiB is free, or the limit of the container leaves less.",
-    "End other programs or raise the limit; small files train all the same.",
+    "E-CKPT-011",
+    "a checkpoint of another run",
+    "--resume names a checkpoint of one run, and --out holds another run of the same experiment.",
+    "Resume it into a new --out.",
 )
 _code(
-    "E-DEV-108",
-    "the cache folder cannot be written",
-    "Compiled kernels, tokenizers and checks of data files are then made anew by each run.",
-    "Name another folder in PAREN_CACHE.",
+    "E-CKPT-012",
+    "metrics are missing",
+    "metrics.jsonl is shorter than it was when the checkpoint was written, so lines would be missing.",
+    "Put the file back, or resume into another folder.",
 )
 _code(
-    "E-DEV-109",
-    "an optional package is missing",
-    "Some data forms and options need a package that is not installed.",
-    "Install it with the extra that the row names, if you need it.",
+    "E-NUM-001",
+    "a value is not finite",
+    "The loss or the gradient of a step is nan or infinite; the message names the operation that made it first.",
+    "A smaller rate or :clip may help; :on-nonfinite skip leaves such steps out.",
+)
+_code(
+    "E-NUM-002",
+    "too many steps skipped",
+    "More steps in a row than :skip-limit had a loss or gradient that is not finite.",
+    "Resume from an earlier checkpoint with a smaller rate or with :clip.",
+)
+_code(
+    "E-NUM-003",
+    "negative loss weights",
+    "The weights of a batch sum to less than 0, so there is no mean.",
+    "Make :weight give values of 0 or more.",
+)
+_code(
+    "E-START-001",
+    "first weights cannot be read",
+    "The file of :from does not exist, cannot be read, or is no safetensors file.",
+    "Name a safetensors file, relative to the program's file.",
+)
+_code(
+    "E-START-002",
+    "first weights do not fit",
+    "A parameter has no tensor of its name, type and shape in the file of :from.",
+    "Name the tensors that are called otherwise in the file; convert other types before.",
 )

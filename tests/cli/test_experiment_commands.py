@@ -1,4 +1,4 @@
-"""`check`, `show`, `explain`, `run`, `sample`: what they ask of the Python interface, what they print of its answers."""
+"""`check`, `show`, `explain`, `run`, `sample`: what they ask of the Python interface, and print of its answers."""
 
 from __future__ import annotations
 
