@@ -1,0 +1,356 @@
+"""Checkpoints: saved under a temporary name, published by one rename, verified when read."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.text.errors import Note, ParenError, Report
+from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
+from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
+from paren.train.size import show_bytes
+from paren.train.state import Json, LoopState
+from paren.train.tensor_file import FORMAT_NAMES, MalformedFile, Written, read_header, read_into, write_tensors
+
+Array = npt.NDArray[np.generic]
+
+LATEST = "latest"
+PARAMETERS = "parameters.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+FINITE_ROLES = ("parameter", "average")
+TRANSIENT = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ETIMEDOUT,
+    errno.ESTALE,
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A published checkpoint: its folder and its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+
+def _ignore(_: str) -> None:
+    """A run without a place for notices."""
+
+
+@dataclass
+class CheckpointStore:
+    """The checkpoints of one run in one folder, `root`. `head` is the one that the next continues.
+
+    `run`, `program`, `identity` and `versions` go into each manifest. At most `keep` checkpoints stay; old ones go
+    only after the new one stands. `files` does the writing; `notice` is told what a user should know.
+    """
+
+    root: Path
+    run: str
+    program: str
+    identity: Mapping[str, Json]
+    versions: Mapping[str, str]
+    keep: int
+    files: Files = field(default_factory=Files)
+    notice: Callable[[str], None] = _ignore
+    head: Checkpoint | None = None
+
+    def save(
+        self, slots: Mapping[str, Array], roles: Mapping[str, str], state: LoopState, metrics_bytes: int
+    ) -> Checkpoint:
+        """Publishes the state as `root/STEP`, moves `latest` to it, and deletes checkpoints beyond `keep`.
+
+        A failure that may pass is tried once more. Raises E-CKPT-008 if the disk refuses, E-CKPT-009 if a parameter
+        is not finite; the checkpoints before are then untouched.
+        """
+        target = self.root / f"{state.step:06d}"
+        try:
+            try:
+                checkpoint = self._write(target, slots, roles, state, metrics_bytes)
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    raise
+                self.notice(f"saving {target} failed ({_reason(error)}), trying once more")
+                checkpoint = self._write(target, slots, roles, state, metrics_bytes)
+        except OSError as error:
+            raise self._not_saved(target, slots, error) from error
+        self.follow(checkpoint)
+        self._retire(checkpoint)
+        return checkpoint
+
+    def follow(self, checkpoint: Checkpoint) -> None:
+        """Makes a checkpoint the one that training continues from: `latest` names it from now on.
+
+        `latest` is a hint: without it the newest descendant of the one it names is found all the same.
+        """
+        self.head = checkpoint
+        if checkpoint.folder.parent != self.root:
+            return
+        try:
+            write_atomically(self.files, self.root / LATEST, f"{checkpoint.folder.name}\n".encode())
+        except OSError as error:
+            self.notice(f"{self.root / LATEST} could not be written ({_reason(error)})")
+
+    def lineage(self) -> tuple[list[Checkpoint], dict[str, str]]:
+        """The checkpoints to resume from, best first, and those that cannot be read (name -> reason).
+
+        First come the descendants of the one that `latest` names (a kill may have come before `latest` moved), the
+        newest first, then itself, then its ancestors. Checkpoints of an abandoned branch are not among them.
+        """
+        found, unreadable = self.all()
+        by_name = {each.folder.name: each for each in found}
+        head = by_name.get(self._pointer())
+        if head is None:
+            return found, unreadable
+        by_id = {each.manifest.id: each for each in found}
+        newer = [each for each in found if any(old is head for old in _ancestors(each, by_id))]
+        older = _ancestors(head, by_id)
+        oldest = (older or [head])[-1].manifest.step
+        older += [each for each in found if each.manifest.step < oldest]
+        return [*newer, head, *older], unreadable
+
+    def all(self) -> tuple[list[Checkpoint], dict[str, str]]:
+        """Every checkpoint of this run in the folder, the last written first, and the unreadable ones' reasons."""
+        found, unreadable = [], {}
+        for folder in sorted(self.root.glob("[0-9]*")):
+            try:
+                manifest = Manifest.read(folder)
+            except Damaged as damage:
+                unreadable[folder.name] = str(damage)
+            except OtherFormat as other:
+                unreadable[folder.name] = f"format {other}"
+            else:
+                if manifest.run == self.run:
+                    found.append(Checkpoint(folder, manifest))
+        return sorted(found, key=lambda each: -each.manifest.sequence), unreadable
+
+    def refuse_strangers(self) -> None:
+        """Raises E-RUN-015 if another run's checkpoints are in the folder: this run's would take their places."""
+        for folder in sorted(self.root.glob("[0-9]*")):
+            try:
+                run = Manifest.read(folder).run
+            except (Damaged, OtherFormat):
+                continue
+            if run != self.run:
+                raise ParenError(
+                    "E-RUN-015",
+                    f"{self.root} holds the checkpoints of another run ({run})",
+                    fix="take another --checkpoints, one folder for each run",
+                )
+
+    def clean(self) -> None:
+        """Deletes what killed saves left. Only the holder of the run's lock may call it."""
+        for left in self.root.glob(f"{TEMPORARY}*"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+
+    def _write(
+        self,
+        target: Path,
+        slots: Mapping[str, Array],
+        roles: Mapping[str, str],
+        state: LoopState,
+        metrics_bytes: int,
+    ) -> Checkpoint:
+        self.root.mkdir(parents=True, exist_ok=True)
+        found, _ = self.all()
+        temporary = temporary_sibling(target)
+        try:
+            temporary.mkdir()
+            stored_slots: dict[str, StoredSlot] = {}
+            stored_files: dict[str, StoredFile] = {}
+            for file, wanted in ((PARAMETERS, True), (OPTIMIZER, False)):
+                part = {name: slots[name] for name in slots if (roles[name] == "parameter") is wanted}
+                written = self._write_file(temporary / file, part, roles, state.step)
+                stored_files[file] = StoredFile(written.size, written.sha256)
+                for name, array in part.items():
+                    digest = written.tensors[name]
+                    stored_slots[name] = StoredSlot(roles[name], str(array.dtype), array.shape, digest, file)
+            manifest = Manifest(
+                run=self.run,
+                parent=self.head.manifest.id if self.head else None,
+                sequence=1 + max((each.manifest.sequence for each in found), default=0),
+                step=state.step,
+                samples=state.samples,
+                updates=state.updates,
+                program=self.program,
+                identity=self.identity,
+                versions=self.versions,
+                written=datetime.now(UTC).isoformat(timespec="seconds"),
+                metrics_bytes=metrics_bytes,
+                loop=replace(state),
+                slots=stored_slots,
+                files=stored_files,
+            )
+            with (temporary / FILE).open("xb") as handle:
+                self.files.write(handle, manifest.to_bytes())
+                self.files.sync(handle)
+            self.files.sync_folder(temporary)
+            self._publish(temporary, target)
+        except (OSError, ParenError):
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return Checkpoint(target, manifest)
+
+    def _write_file(self, path: Path, part: Mapping[str, Array], roles: Mapping[str, str], step: int) -> Written:
+        def check(name: str, chunk: Array) -> None:
+            if roles[name] in FINITE_ROLES and chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
+                raise ParenError(
+                    "E-CKPT-009",
+                    f"{roles[name]} '{name}' is not finite after step {step}, so no checkpoint was published",
+                    notes=self._previous(),
+                    fix="resume from an earlier checkpoint with a smaller rate or with :clip",
+                )
+
+        return write_tensors(self.files, path, part, {"format": "paren", "step": str(step)}, check)
+
+    def _publish(self, temporary: Path, target: Path) -> None:
+        """One rename. What stood under the name before is of an abandoned branch, or damaged."""
+        replaced = None
+        if target.exists():
+            replaced = temporary_sibling(target)
+            self.files.rename(target, replaced)
+        try:
+            self.files.rename(temporary, target)
+        except OSError:
+            if replaced is not None:
+                self.files.rename(replaced, target)
+            raise
+        self.files.sync_folder(self.root)
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
+
+    def _pointer(self) -> str:
+        try:
+            return (self.root / LATEST).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def _retire(self, newest: Checkpoint) -> None:
+        found, _ = self.all()
+        others = [each for each in found if each.folder != newest.folder]
+        for old in others[max(1, self.keep) - 1 :]:
+            leaving = temporary_sibling(old.folder)
+            try:
+                self.files.rename(old.folder, leaving)
+                shutil.rmtree(leaving)
+            except OSError as error:
+                self.notice(f"the old checkpoint {old.folder} could not be deleted ({_reason(error)})")
+
+    def _previous(self) -> list[Note]:
+        if self.head is None:
+            return [Note("there is no earlier checkpoint")]
+        return [Note(f"the checkpoint before it, {self.head.folder}, is intact")]
+
+    def _not_saved(self, target: Path, slots: Mapping[str, Array], error: OSError) -> ParenError:
+        needed = sum(array.nbytes for array in slots.values())
+        return ParenError(
+            "E-CKPT-008",
+            f"the checkpoint {target} could not be written ({_reason(error)}): "
+            f"it needs {show_bytes(needed)}, and {_free(self.root)} are free",
+            notes=self._previous(),
+            fix="make room or make the folder writable, then continue with --resume latest",
+        )
+
+
+def restore(checkpoint: Checkpoint, slots: Mapping[str, Array], roles: Mapping[str, str] | None = None) -> None:
+    """Fills `slots` from a checkpoint, verifying every byte on the way.
+
+    With `roles`, the checkpoint must hold exactly these slots; without, it must hold at least them. Raises E-CKPT-006
+    for other names, types or shapes, and `Damaged`; the slots then hold a mixture and must be filled again.
+    """
+    _compare(checkpoint, slots, exact=roles is not None)
+    for file, stored in checkpoint.manifest.files.items():
+        wanted = {name: slots.get(name) for name, slot in checkpoint.manifest.slots.items() if slot.file == file}
+        if any(array is not None for array in wanted.values()):
+            _read_file(checkpoint, file, stored, wanted)
+
+
+def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, Array | None]) -> None:
+    path = checkpoint.folder / file
+    whole = hashlib.sha256()
+    try:
+        size = path.stat().st_size
+        if size != stored.size:
+            raise Damaged(f"{file} has {size} bytes instead of {stored.size}")
+        with path.open("rb") as handle:
+            entries, _, head = read_header(handle, size)
+            whole.update(head)
+            if entries.keys() != wanted.keys():
+                raise Damaged(f"{file} holds other tensors than the manifest says")
+            for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+                slot = checkpoint.manifest.slots[name]
+                if (entry.dtype, entry.shape) != (FORMAT_NAMES.get(slot.dtype), slot.shape):
+                    raise Damaged(f"tensor '{name}' of {file} has another type than the manifest says")
+                array = wanted[name]
+                if array is None:
+                    array = np.empty(slot.shape, slot.dtype)
+                own = hashlib.sha256()
+                read_into(handle, array, own, whole)
+                if own.hexdigest() != slot.sha256:
+                    raise Damaged(f"the bytes of tensor '{name}' of {file} do not match their SHA-256")
+    except FileNotFoundError:
+        raise Damaged(f"{file} is missing") from None
+    except MalformedFile as error:
+        raise Damaged(f"{file} is no safetensors file: {error}") from error
+    except OSError as error:
+        raise Damaged(f"{file} is not readable ({_reason(error)})") from error
+    if whole.hexdigest() != stored.sha256:
+        raise Damaged(f"the bytes of {file} do not match their SHA-256")
+
+
+def _compare(checkpoint: Checkpoint, slots: Mapping[str, Array], exact: bool) -> None:
+    report = Report()
+    stored = checkpoint.manifest.slots
+    name_of = checkpoint.folder.name
+    for name in sorted(slots):
+        with report.collect():
+            if name not in stored:
+                raise ParenError("E-CKPT-006", f"checkpoint {name_of} does not hold slot '{name}'")
+            array, slot = slots[name], stored[name]
+            if (str(array.dtype), array.shape) != (slot.dtype, slot.shape):
+                raise ParenError(
+                    "E-CKPT-006",
+                    f"slot '{name}' is {slot.dtype}{list(slot.shape)} in checkpoint {name_of} "
+                    f"and {array.dtype}{list(array.shape)} in the program",
+                )
+    for name in sorted(stored.keys() - slots.keys()) if exact else ():
+        with report.collect():
+            raise ParenError("E-CKPT-006", f"checkpoint {name_of} holds slot '{name}', which the program does not have")
+    report.finish()
+
+
+def _ancestors(checkpoint: Checkpoint, by_id: Mapping[str, Checkpoint]) -> list[Checkpoint]:
+    chain: list[Checkpoint] = []
+    while (parent := by_id.get(checkpoint.manifest.parent or "")) is not None:
+        chain.append(parent)
+        checkpoint = parent
+    return chain
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _free(folder: Path) -> str:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return show_bytes(shutil.disk_usage(folder).free)
+    except OSError:
+        return "an unknown number of bytes"

@@ -1,0 +1,165 @@
+"""What the loop needs to know of a program, and what a caller asks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from paren.data.dataset import Split
+from paren.data.loader import GlobalBatch, Loader, Microbatch, Schedule, evaluation_batches
+from paren.ir.program import Diagnostic, Program, RunForm, Value
+from paren.text.errors import ParenError
+from paren.train.state import Json
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A program as the loop sees it. `digest` identifies the experiment: sources, settings, data.
+
+    `folder` is where the program's file stands: paths in it are relative to that.
+    """
+
+    digest: str
+    run: RunForm
+    diagnostics: Mapping[str, Diagnostic]
+    settings: Mapping[str, Value]
+    variant: str | None
+    sources: Mapping[str, str]
+    path: str
+
+    @classmethod
+    def of(cls, program: Program, digest: str) -> Experiment:
+        return cls(
+            digest,
+            program.run,
+            {name: diagnostic for name, (diagnostic, _) in program.diagnostics.items()},
+            {setting.name: setting.value for setting in program.settings},
+            program.variant,
+            program.sources,
+            program.path,
+        )
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path).parent
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a caller asks of one start. None of it belongs to the experiment's identity.
+
+    `steps`: stop after so many in total. `resume`: None, `auto`, `latest`, the number of a checkpoint, or a path.
+    `checkpoints`: where they go instead of `out/checkpoints`. `identity`: device and layout, as far as they decide
+    about bits. `versions`: name -> version of what computes.
+    """
+
+    out: Path
+    steps: int | None = None
+    resume: str | None = None
+    overwrite: bool = False
+    allow_new_layout: bool = False
+    checkpoints: Path | None = None
+    tensorboard: bool = False
+    identity: Mapping[str, Json] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class TrainingData(Protocol):
+    """The batches of a run, by position, and the batches of an evaluation."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    @property
+    def has_evaluation(self) -> bool: ...
+
+    def batches(self, start: int, stop: int) -> AbstractContextManager[Iterator[GlobalBatch]]:
+        """The batches of positions `start <= position < stop`; leaving the block ends the reading ahead."""
+        ...
+
+    def evaluation(self) -> Iterator[Microbatch]:
+        """The evaluation split from its beginning, each example once."""
+        ...
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Training and evaluation splits of an opened data set, in microbatches of `rows` rows.
+
+    `evaluation_limit`: at most so many examples of the evaluation split.
+    """
+
+    run: RunForm
+    rows: int
+    training: Split
+    validation: Split | None
+    evaluation_limit: int | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return Schedule(self.training.count, self.run.batch, self.run.seed).steps_per_epoch
+
+    @property
+    def has_evaluation(self) -> bool:
+        return self.validation is not None
+
+    def batches(self, start: int, stop: int) -> Loader:
+        return Loader(self.training, self.run, self.rows, start, stop, seed=self.run.seed)
+
+    def evaluation(self) -> Iterator[Microbatch]:
+        if self.validation is None:
+            return iter(())
+        return evaluation_batches(self.validation, self.rows, self.evaluation_limit)
+
+
+def total_steps(run: RunForm, steps_per_epoch: int) -> int:
+    """The steps of the whole experiment. Raises E-RUN-007 if there are none."""
+    total = run.steps if run.steps is not None else (run.epochs or 0) * steps_per_epoch
+    if total < 1:
+        raise ParenError(
+            "E-RUN-007",
+            "the experiment has 0 steps, so it would train nothing",
+            run.spans.get("steps") or run.spans.get("epochs"),
+            fix="give :steps or :epochs of at least 1",
+        )
+    return total
+
+
+def steps_to_do(asked: int | None, total: int) -> int:
+    """Where this start ends: `--steps`, or the whole experiment. Raises E-RUN-007 for a count that makes no sense."""
+    if asked is None:
+        return total
+    if asked < 1:
+        raise ParenError("E-RUN-007", f"--steps {asked} would train nothing", fix="give at least 1")
+    if asked > total:
+        raise ParenError(
+            "E-RUN-007",
+            f"--steps {asked} is more than the {total} steps of the experiment",
+            fix="--steps only stops earlier; change :steps or :epochs to train longer",
+        )
+    return asked
+
+
+def evaluate_every(run: RunForm, data: TrainingData) -> int | None:
+    """Steps between evaluations: `:evaluate-every`, else the steps of an epoch if the run counts epochs.
+
+    Raises E-RUN-013 if the program asks for evaluations and the data have no split for them.
+    """
+    if data.has_evaluation:
+        return run.evaluate_every or (data.steps_per_epoch if run.epochs is not None else None)
+    for option, asked in (
+        ("evaluate-every", run.evaluate_every),
+        ("keep", run.keep_best),
+        ("stop-early", run.stop_early),
+    ):
+        if asked is not None:
+            raise ParenError(
+                "E-RUN-013",
+                f":{option} needs a split to evaluate on, and the data have none",
+                run.spans.get(option),
+                fix="give the data a second split, :split ((train 0.9) (validation 0.1))",
+            )
+    return None

@@ -1,0 +1,55 @@
+"""Writing files so that a name never stands for half of its content."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO
+
+Bytes = bytes | memoryview
+
+TEMPORARY = ".temporary-"
+
+
+class Files:
+    """The operations that change a disk. Everything a run publishes goes through them, so that a test can let any of
+    them fail."""
+
+    def write(self, file: BinaryIO, data: Bytes) -> None:
+        file.write(data)
+
+    def sync(self, file: BinaryIO) -> None:
+        """Returns when the content is on the disk."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Returns when the names in a folder are on the disk."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def temporary_sibling(path: Path) -> Path:
+    """An unused name beside `path`; what is left under such a name after a kill may be deleted."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
+
+
+def write_atomically(files: Files, path: Path, content: bytes) -> None:
+    """Gives `path` a new content: readers see the old one or the new one. Raises OSError, and leaves the old one."""
+    temporary = temporary_sibling(path)
+    try:
+        with temporary.open("wb") as file:
+            files.write(file, content)
+            files.sync(file)
+        files.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    files.sync_folder(path.parent)

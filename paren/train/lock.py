@@ -1,0 +1,110 @@
+"""One run at a time in a directory: an operating-system lock, and a file that says who holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+import filelock
+
+from paren.text.errors import ParenError
+from paren.train.files import Files, write_atomically
+from paren.train.status import now
+
+LOCK = "lock"
+HOLDER = "holder.json"
+PATIENCE = 2.0  # seconds in which a holder that just got the lock writes its name
+
+
+@dataclass(frozen=True)
+class Holder:
+    host: str
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.started}"
+
+
+class RunLock:
+    """The lock of a run directory, released when its `with` block ends or its process does, however it does.
+
+    Raises E-RUN-004 if another process holds it, with that process' host, id and start.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._lock = filelock.FileLock(out / LOCK, thread_local=False, is_singleton=False)
+
+    def __enter__(self) -> RunLock:
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise self._taken() from None
+        holder = Holder(socket.gethostname(), os.getpid(), now())
+        write_atomically(Files(), self._out / HOLDER, json.dumps(asdict(holder)).encode())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        (self._out / HOLDER).unlink(missing_ok=True)
+        self._lock.release()
+
+    def _taken(self) -> ParenError:
+        holder = _wait_for_holder(self._out)
+        who = str(holder) if holder else "a process that has not written its name yet"
+        return ParenError(
+            "E-RUN-004",
+            f"{self._out} is in use by {who}",
+            fix="wait until it ends, stop it, or take another --out",
+        )
+
+
+def is_locked(out: Path) -> bool:
+    """Whether a live process holds the lock of a run directory."""
+    if not (out / LOCK).exists():
+        return False
+    lock = filelock.FileLock(out / LOCK, thread_local=False, is_singleton=False)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _wait_for_holder(out: Path) -> Holder | None:
+    """The holder's name. For a moment after a takeover the file is missing, or names a process that is dead."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        holder = _read_holder(out)
+        if holder is not None and _may_live(holder):
+            return holder
+        if time.monotonic() > deadline:
+            return holder
+        time.sleep(0.01)
+
+
+def _read_holder(out: Path) -> Holder | None:
+    try:
+        return Holder(**json.loads((out / HOLDER).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _may_live(holder: Holder) -> bool:
+    if holder.host != socket.gethostname():
+        return True
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

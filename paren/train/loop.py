@@ -1,0 +1,273 @@
+"""The training loop.
+
+A step's loss is the sum over the global batch divided by its weight: gradients of the weighted sum are accumulated
+over the microbatches, and the one division is part of the update's scale. So no split of a batch changes a step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from paren.data.loader import GlobalBatch, Microbatch
+from paren.ir.program import Best
+from paren.text.errors import InternalError
+from paren.train.best import BestStore, count_early, is_better
+from paren.train.checkpoint import CheckpointStore
+from paren.train.diagnostics import diagnose
+from paren.train.engine import Engine
+from paren.train.event_files import EventFiles
+from paren.train.experiment import Experiment, TrainingData
+from paren.train.metrics import MetricsWriter
+from paren.train.nonfinite import check_weight, find_origin, limit_error, stop_error
+from paren.train.progress import ProgressView
+from paren.train.signals import StopSignals
+from paren.train.size import resident_bytes
+from paren.train.state import Json, LoopState
+from paren.train.status import StatusFile
+
+COMPLETE, AT_STEPS, AT_SIGNAL = "complete", "steps", "signal"
+
+
+@dataclass
+class Pace:
+    """Time, examples and weight of the steps since the last line of metrics."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    examples: int = 0
+    weight: float = 0.0
+
+
+@dataclass
+class Session:
+    """Everything that takes part in a start of a run. `state` and the engine's slots are all that training changes.
+
+    `total`: steps of the experiment. `stop`: where this start ends, at most `total`. `evaluate_every`: steps between
+    evaluations, None for none before the last step. `baseline_bytes`: memory of the process before the engine was
+    made.
+    """
+
+    experiment: Experiment
+    engine: Engine
+    data: TrainingData
+    state: LoopState
+    total: int
+    stop: int
+    evaluate_every: int | None
+    checkpoints: CheckpointStore
+    best: BestStore
+    metrics: MetricsWriter
+    events: EventFiles | None
+    status: StatusFile
+    progress: ProgressView
+    signals: StopSignals
+    baseline_bytes: int
+    clock: Callable[[], float] = time.perf_counter
+    peak_bytes: int = 0
+    pace: Pace = field(default_factory=Pace)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a position gave: `record` by series name. `notable`: it has its line in the metrics at any `:log-every`."""
+
+    record: dict[str, Json]
+    notable: bool = False
+
+
+def train(session: Session) -> str:
+    """Trains from the state's position up to `stop`; the state is saved when it ends.
+
+    Returns `complete` (all steps, or stopped early), `steps` (`--steps` came first) or `signal`. Raises E-NUM codes
+    for values that are not finite, E-CKPT-008 and E-CKPT-009 for a checkpoint that cannot be, E-RUN-012.
+    """
+    state, run = session.state, session.experiment.run
+    first = saved = state.step
+    if state.stopped_early:
+        return COMPLETE
+    session.progress.begin(first, session.stop)
+    with session.data.batches(first, session.stop) as batches:
+        started = session.clock()
+        for batch in batches:
+            if session.signals.stop_asked:
+                break
+            step = train_step(session, batch)
+            session.pace.seconds += session.clock() - started
+            if _evaluation_due(session):
+                evaluated = evaluate(session)
+                _judge(session, evaluated)
+                step = Step({**step.record, **evaluated}, notable=True)
+            _report(session, step)
+            if _checkpoint_due(session, run.checkpoint_every):
+                saved = save(session)
+            if state.stopped_early:
+                break
+            started = session.clock()
+    if state.step not in (first, saved):
+        save(session)
+    if state.stopped_early or state.step == session.total:
+        return COMPLETE
+    if session.signals.stop_asked:
+        return AT_SIGNAL
+    if session.data.has_evaluation and not _evaluation_due(session):
+        # After the checkpoint's end of the metrics, so that a run that goes on drops this line again.
+        _write(session, {"step": state.step, **evaluate(session)})
+    return AT_STEPS
+
+
+def train_step(session: Session, batch: GlobalBatch) -> Step:
+    """One position: gradients of all microbatches, one update, the record of what was computed.
+
+    The position advances in any case. There is no update if the batch has no weight, or (by policy) if its loss or
+    gradient is not finite.
+    """
+    engine, state, run = session.engine, session.state, session.experiment.run
+    engine.clear_gradients()
+    total, weight = 0.0, 0.0
+    for microbatch in batch.microbatches:
+        part_total, part_weight = engine.accumulate(microbatch, batch.position)
+        total += part_total
+        weight += part_weight
+    _advance(session, batch, weight)
+    record: dict[str, Json] = {"step": state.step}
+    if not math.isfinite(total) or not math.isfinite(weight):
+        record["loss"] = loss = total / weight if weight else math.nan
+        return _without_update(session, batch, record, "loss", loss)
+    check_weight(state, weight)
+    if weight == 0.0:
+        state.padding += 1
+        _write(session, {"step": state.step, "annotation": "padding", "padding": state.padding})
+        return Step({**record, "loss": 0.0}, notable=True)
+    record["loss"] = total / weight
+    record["gradient-norm"] = norm = engine.gradient_norm(weight)
+    if not math.isfinite(norm):
+        return _without_update(session, batch, record, "gradient norm", norm)
+    diagnosed = diagnose(engine, session.experiment.diagnostics, batch)
+    scale = 1.0 / weight
+    if run.clip is not None and norm > run.clip:
+        scale *= run.clip / norm
+    state.updates += 1
+    state.skipped_in_row = 0
+    reported = engine.update(scale, state.updates)
+    return Step({**record, **reported, **diagnosed}, notable=bool(diagnosed))
+
+
+def evaluate(session: Session) -> dict[str, Json]:
+    """`evaluation/loss` and the metrics: weighted means over the whole split, exact for any split into batches."""
+    session.progress.phase("evaluating")
+    session.status.running(session.state.step, session.state.samples, "evaluating")
+    means = weighted_means(session.engine, session.data.evaluation())
+    session.progress.phase("")
+    return {f"evaluation/{name}": value for name, value in means.items()}
+
+
+def weighted_means(engine: Engine, microbatches: Iterable[Microbatch]) -> dict[str, float]:
+    """Loss and metrics by name, each as sum / weight over all microbatches; nan where the weight is 0."""
+    sums: dict[str, list[float]] = {}
+    for microbatch in microbatches:
+        for name, (part, weight) in engine.evaluate(microbatch).items():
+            entry = sums.setdefault(name, [0.0, 0.0])
+            entry[0] += part
+            entry[1] += weight
+    return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
+
+
+def save(session: Session) -> int:
+    """Publishes a checkpoint of the state; returns its step."""
+    state = session.state
+    session.progress.phase("saving")
+    session.status.running(state.step, state.samples, "saving")
+    session.metrics.sync()
+    session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
+    kept = [each.manifest.loop.best for each in session.checkpoints.all()[0]]
+    session.best.retire({best.file for best in [*kept, state.best] if best is not None})
+    session.status.running(state.step, state.samples, "training")
+    session.progress.phase("")
+    return state.step
+
+
+def _advance(session: Session, batch: GlobalBatch, weight: float) -> None:
+    state, pace = session.state, session.pace
+    state.step = batch.position + 1
+    state.samples += len(batch.indices)
+    pace.steps += 1
+    pace.examples += len(batch.indices)
+    pace.weight += weight
+
+
+def _without_update(session: Session, batch: GlobalBatch, record: dict[str, Json], quantity: str, value: float) -> Step:
+    """A step whose `quantity` is not finite: skipped by policy, or the error that ends the run, its line written."""
+    state, run = session.state, session.experiment.run
+    state.skipped += 1
+    state.skipped_in_row += 1
+    stops = run.on_nonfinite != "skip"
+    if not stops and 1 < state.skipped_in_row <= run.skip_limit:
+        origin = None  # the search runs the step again, node by node: once for a row of skipped steps
+    else:
+        origin = find_origin(session.engine, batch.microbatches, batch.position)
+    if stops or state.skipped_in_row > run.skip_limit:
+        _write(session, record)
+        raise stop_error(state, quantity, value, origin) if stops else limit_error(run, state, quantity, value, origin)
+    place: dict[str, Json] = {"operation": origin[0], "place": str(origin[1])} if origin else {}
+    _write(session, {"step": state.step, "annotation": "skipped", "cause": quantity, "skipped": state.skipped, **place})
+    return Step(record, notable=True)
+
+
+def _judge(session: Session, record: dict[str, Json]) -> None:
+    """Keeps the best parameters and counts towards early stopping."""
+    state, run = session.state, session.experiment.run
+    if run.keep_best is not None:
+        rule = run.keep_best
+        value = _value(record, rule)
+        if is_better(value, state.best.value if state.best else None, rule.mode):
+            engine = session.engine
+            state.best = session.best.save(engine.slots(), engine.roles, state.step, rule.metric, value)
+    if run.stop_early is not None:
+        count_early(state, run.stop_early, _value(record, run.stop_early))
+
+
+def _value(record: dict[str, Json], rule: Best) -> float:
+    value = record.get(rule.metric)
+    if not isinstance(value, float):
+        raise InternalError("train", f"the evaluation gives no series '{rule.metric}'")
+    return value
+
+
+def _report(session: Session, step: Step) -> None:
+    """Writes the line of a step, with the measured series, if one is due.
+
+    Whether it is due depends on the step and on what was computed, never on where a start begins or ends.
+    """
+    state, pace, record = session.state, session.pace, step.record
+    session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.baseline_bytes)
+    regular = state.step in (1, session.total) or state.step % session.experiment.run.log_every == 0
+    if regular or step.notable:
+        seconds = max(pace.seconds, 1e-9)
+        record["tokens-per-second"] = pace.weight / seconds
+        record["examples-per-second"] = pace.examples / seconds
+        record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
+        record["runtime/peak_bytes"] = session.peak_bytes
+        _write(session, record)
+        session.pace = Pace()
+    session.status.progress(state.step, state.samples)
+    session.progress.step(state.step, record)
+
+
+def _write(session: Session, record: dict[str, Json]) -> None:
+    session.metrics.write(record)
+    if session.events is not None:
+        session.events.write(record)
+
+
+def _evaluation_due(session: Session) -> bool:
+    if not session.data.has_evaluation:
+        return False
+    every, step = session.evaluate_every, session.state.step
+    return step == session.total or (every is not None and step % every == 0)
+
+
+def _checkpoint_due(session: Session, every: int | None) -> bool:
+    return every is not None and session.state.step % every == 0

@@ -1,0 +1,90 @@
+"""`metrics.jsonl`: one JSON object a line, flushed line by line, cut back to the checkpoint on a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paren.text.errors import ParenError
+from paren.train.state import Json
+
+FILE = "metrics.jsonl"
+
+# Series that depend on the clock and on the machine's state: two equal runs agree in all the others.
+MEASURED_SERIES = frozenset({"tokens-per-second", "examples-per-second", "runtime/step-ms", "runtime/peak_bytes"})
+
+
+def encode(record: Mapping[str, Json]) -> bytes:
+    """A line of the file. JSON has no nan: a number that is not finite is written as "nan", "inf" or "-inf"."""
+    return json.dumps(_finite(dict(record)), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+
+
+def without_measured(line: str) -> dict[str, Json]:
+    """A line's content without `MEASURED_SERIES`: what equal runs have in common."""
+    return {name: value for name, value in json.loads(line).items() if name not in MEASURED_SERIES}
+
+
+class MetricsWriter:
+    """Appends lines to `path`, which is cut to `size` bytes first (0: a new file).
+
+    Raises E-CKPT-012 if the file is shorter than `size`.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        present = path.stat().st_size if path.exists() else 0
+        if present < size:
+            raise ParenError(
+                "E-CKPT-012",
+                f"{path} has {present} bytes, and the checkpoint continues after byte {size}",
+                fix="put the file back, or resume into another folder: --out NEW --resume CHECKPOINT",
+            )
+        self._file = path.open("ab", buffering=0)
+        self._file.truncate(size)
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, earlier runs' included."""
+        return self._size
+
+    def write(self, record: Mapping[str, Json]) -> None:
+        """Appends one line. Raises E-RUN-012 if the disk refuses."""
+        line = encode(record)
+        try:
+            done = 0
+            while done < len(line):
+                done += self._file.write(line[done:]) or 0
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ParenError(
+                "E-RUN-012",
+                f"{self._path} could not be written ({reason})",
+                fix="make room, then continue with --resume latest",
+            ) from error
+        self._size += len(line)
+
+    def annotate(self, step: int, kind: str, **values: Json) -> None:
+        """Appends a line that is no measurement: what happened at a step."""
+        self.write({"step": step, "annotation": kind, **values})
+
+    def sync(self) -> None:
+        """Returns when all lines are on the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,136 @@
+"""What a person sees while a run goes on: a bar on a terminal, now and then a line in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from paren.train.state import Json
+
+SHOWN = ("loss", "evaluation/loss", "rate", "tokens-per-second")
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between the plain lines: the pause doubles up to the longest
+
+
+class ProgressView(Protocol):
+    """Told by the loop what happens. Nothing of it may change the training."""
+
+    def begin(self, done: int, stop: int) -> None:
+        """Positions `done` up to `stop` are to be trained."""
+        ...
+
+    def step(self, step: int, record: Mapping[str, Json]) -> None:
+        """A step is done; `record` is what was computed in it, in the names of the metrics file."""
+        ...
+
+    def phase(self, name: str) -> None:
+        """Something other than training starts: compiling, evaluating, saving. An empty name ends it."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """A sentence for the user."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, done: int, stop: int) -> None: ...
+
+    def step(self, step: int, record: Mapping[str, Json]) -> None: ...
+
+    def phase(self, name: str) -> None: ...
+
+    def notice(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class PlainLines:
+    """Lines for a pipe or a log file: the first step, every evaluation, the last step, and some between."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._stop = 0
+        self._pause = FIRST_PAUSE
+        self._last = float("-inf")
+
+    def begin(self, done: int, stop: int) -> None:
+        self._stop = stop
+        if done:
+            self._say(f"going on at step {done} of {stop}")
+
+    def step(self, step: int, record: Mapping[str, Json]) -> None:
+        now = time.monotonic()
+        due = now - self._last >= self._pause
+        if due or step == self._stop or any(name.startswith("evaluation/") for name in record):
+            self._say(f"step {step}/{self._stop}{_values(record)}")
+            self._last = now
+            if due:
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def phase(self, name: str) -> None: ...
+
+    def notice(self, text: str) -> None:
+        self._say(text)
+
+    def end(self) -> None: ...
+
+    def _say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Bar:
+    """A bar with the loss, the last evaluation and the time left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("{task.fields[phase]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeRemainingColumn(),
+            console=Console(file=stream),
+            refresh_per_second=5,
+        )
+        self._task = self._progress.add_task("", total=None, phase="starting", values="")
+        self._evaluation: Json = None
+        self._progress.start()
+
+    def begin(self, done: int, stop: int) -> None:
+        self._progress.update(self._task, completed=done, total=stop, phase="training")
+
+    def step(self, step: int, record: Mapping[str, Json]) -> None:
+        self._evaluation = record.get("evaluation/loss", self._evaluation)
+        shown = dict(record)
+        if self._evaluation is not None:
+            shown["evaluation/loss"] = self._evaluation
+        self._progress.update(self._task, completed=step, values=_values(shown))
+
+    def phase(self, name: str) -> None:
+        self._progress.update(self._task, phase=name or "training")
+
+    def notice(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def end(self) -> None:
+        self._progress.stop()
+
+
+def view_for(stream: TextIO) -> ProgressView:
+    """A bar if the stream is a terminal, else plain lines."""
+    return Bar(stream) if stream.isatty() else PlainLines(stream)
+
+
+def _values(record: Mapping[str, Json]) -> str:
+    parts = []
+    for name in SHOWN:
+        value = record.get(name)
+        if isinstance(value, int | float):
+            parts.append(f"  {name} {value:,.0f}" if name.endswith("second") else f"  {name} {value:.5g}")
+    return "".join(parts)

@@ -1,0 +1,149 @@
+"""Finding the checkpoint to go on from, and going on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.text.errors import Note, ParenError, did_you_mean
+from paren.train.checkpoint import Checkpoint, CheckpointStore, restore
+from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
+from paren.train.state import Json
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Checkpoints to try in this order. `fallback`: whether the next may stand in for a damaged one.
+
+    `unreadable`: name -> reason, of those that are no candidates because their manifest says nothing.
+    """
+
+    checkpoints: Sequence[Checkpoint]
+    unreadable: Mapping[str, str]
+    fallback: bool
+
+
+def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool) -> Candidates:
+    """What `--resume WANTED` may continue from; empty only for `auto`.
+
+    Raises E-CKPT-001 if there is none, E-CKPT-002 if the named one does not exist, E-CKPT-003 if its manifest is
+    damaged, E-CKPT-004 for another program, E-CKPT-005 for another format, E-CKPT-007 for another device or layout,
+    E-CKPT-010 if all are damaged.
+    """
+    if wanted not in ("auto", "latest"):
+        checkpoint = _named(store, wanted)
+        _check_fit(store, checkpoint, allow_new_layout)
+        return Candidates([checkpoint], {}, fallback=False)
+    found, unreadable = store.lineage()
+    if not found and unreadable:
+        raise _all_damaged(store, unreadable)
+    if not found and wanted == "latest":
+        raise ParenError(
+            "E-CKPT-001",
+            f"{store.root} holds no checkpoint to resume from",
+            fix="--resume auto starts if there is nothing to resume, --overwrite starts anew",
+        )
+    if found:
+        _check_fit(store, found[0], allow_new_layout)
+    return Candidates(found, unreadable, fallback=True)
+
+
+def restore_newest(
+    store: CheckpointStore, candidates: Candidates, slots: Mapping[str, Array], roles: Mapping[str, str]
+) -> Checkpoint:
+    """Fills the slots from the first candidate that is whole, and says which were not.
+
+    Raises E-CKPT-003 (the named one) or E-CKPT-010 (all of them) if none is, E-CKPT-006 for other slots.
+    """
+    damaged = {}
+    for checkpoint in candidates.checkpoints:
+        name = checkpoint.folder.name
+        try:
+            restore(checkpoint, slots, roles)
+        except Damaged as damage:
+            if not candidates.fallback:
+                raise _damaged(checkpoint.folder, damage) from damage
+            damaged[name] = str(damage)
+            continue
+        for other, reason in sorted({**candidates.unreadable, **damaged}.items()):
+            if other > name:
+                store.notice(f"checkpoint {other} is damaged ({reason}), going back to {name}")
+        store.follow(checkpoint)
+        return checkpoint
+    raise _all_damaged(store, {**candidates.unreadable, **damaged})
+
+
+def _named(store: CheckpointStore, wanted: str) -> Checkpoint:
+    folder = store.root / f"{int(wanted):06d}" if wanted.isdigit() else Path(wanted)
+    if not folder.is_dir():
+        present = sorted(path.name for path in store.root.glob("[0-9]*"))
+        near = did_you_mean(folder.name, present)
+        raise ParenError(
+            "E-CKPT-002",
+            f"there is no checkpoint {folder}{near}",
+            notes=[Note(f"{store.root} holds {', '.join(present) if present else 'none'}")],
+        )
+    try:
+        return Checkpoint(folder, Manifest.read(folder))
+    except Damaged as damage:
+        raise _damaged(folder, damage) from damage
+    except OtherFormat as other:
+        raise ParenError(
+            "E-CKPT-005",
+            f"the checkpoint {folder} is of format {other}, and this paren reads format {FORMAT}",
+            fix="resume it with the version of paren that wrote it",
+        ) from other
+
+
+def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout: bool) -> None:
+    manifest = checkpoint.manifest
+    if manifest.program != store.program:
+        raise ParenError(
+            "E-CKPT-004",
+            f"the checkpoint {checkpoint.folder} is of another experiment "
+            f"({manifest.program[:12]} instead of {store.program[:12]})",
+            fix="resume with the file, settings and data it was trained with; "
+            "to start from its weights, use :from with its parameters.safetensors",
+        )
+    names = sorted(manifest.identity.keys() | store.identity.keys())
+    changed = [name for name in names if manifest.identity.get(name) != store.identity.get(name)]
+    if not changed:
+        return
+    differences = ", ".join(
+        f"{name} {_show(manifest.identity.get(name))} there and {_show(store.identity.get(name))} here"
+        for name in changed
+    )
+    if not allow_new_layout:
+        raise ParenError(
+            "E-CKPT-007",
+            f"going on from {checkpoint.folder} would not be bit-exact: {differences}",
+            fix="resume on the same device and layout, or accept other bits with --allow-new-layout",
+        )
+    store.notice(f"not bit-exact: {differences}")
+
+
+def _show(value: Json) -> str:
+    return "none" if value is None else str(value)
+
+
+def _damaged(folder: Path, damage: Damaged) -> ParenError:
+    return ParenError(
+        "E-CKPT-003",
+        f"the checkpoint {folder} is damaged: {damage}",
+        fix="resume from another one; --resume latest takes the newest that is whole",
+    )
+
+
+def _all_damaged(store: CheckpointStore, reasons: Mapping[str, str]) -> ParenError:
+    return ParenError(
+        "E-CKPT-010",
+        f"no checkpoint in {store.root} is whole",
+        notes=[Note(f"{name}: {reason}") for name, reason in sorted(reasons.items())],
+        fix="--overwrite starts anew",
+    )

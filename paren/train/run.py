@@ -1,0 +1,258 @@
+"""One start of a run: from the lock on its directory to its final status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paren.text.errors import ParenError
+from paren.train import metrics, run_directory, status
+from paren.train.best import BestStore
+from paren.train.checkpoint import Checkpoint, CheckpointStore
+from paren.train.engine import Engine
+from paren.train.event_files import EventFiles
+from paren.train.experiment import Experiment, RunOptions, TrainingData, evaluate_every, steps_to_do, total_steps
+from paren.train.files import Files
+from paren.train.lock import RunLock
+from paren.train.loop import AT_SIGNAL, COMPLETE, Session, train
+from paren.train.metrics import MetricsWriter
+from paren.train.progress import ProgressView
+from paren.train.resume import Candidates, find_checkpoints, restore_newest
+from paren.train.run_directory import Place
+from paren.train.signals import StopSignals
+from paren.train.size import resident_bytes, show_bytes
+from paren.train.start_from import load_weights
+from paren.train.state import LoopState
+from paren.train.status import StatusFile
+
+NOTHING_TO_DO = "done"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`ended`: `complete`, `steps` (at `--steps`), `signal`, or `done` (nothing was left to do, nothing was computed).
+
+    `exit_code`: 0, or 130 or 143 after a signal. `step`: positions done in total.
+    """
+
+    ended: str
+    exit_code: int
+    step: int
+    out: Path
+
+
+@dataclass
+class Start:
+    """Trains in `options.out`, anew or from a checkpoint, and leaves the directory with a final status.
+
+    `make_engine` compiles and allocates; it is called under the lock, after everything that can be refused without
+    it. `signals` is entered by the caller, around everything slow. `weights`: the file of `:from`, if there is one.
+    """
+
+    experiment: Experiment
+    options: RunOptions
+    data: TrainingData
+    make_engine: Callable[[], Engine]
+    progress: ProgressView
+    signals: StopSignals
+    weights: Path | None = None
+    files: Files = field(default_factory=Files)
+
+    def run(self) -> Outcome:
+        """Raises ParenError for all that can go wrong; the status then says `failed`, with the code."""
+        options, run = self.options, self.experiment.run
+        if options.overwrite and options.resume is not None:
+            raise ParenError("E-RUN-008", "--overwrite and --resume contradict each other", fix="give one of them")
+        total = total_steps(run, self.data.steps_per_epoch)
+        stop = steps_to_do(options.steps, total)
+        every = evaluate_every(run, self.data)
+        run_directory.make_folder(options.out)
+        with RunLock(options.out):
+            run_directory.clean(options.out)
+            place = run_directory.decide(options, self.experiment)
+            if place.kind == "done":
+                found = status.read_status(options.out)
+                return self._nothing(found.step if found else total)
+            store = self._store(place)
+            candidates = self._candidates(store, place)
+            if place.kind == "fresh":
+                run_directory.write_run_file(self.files, options, self.experiment, place.run, total)
+            file = StatusFile(options.out, total, self.files)
+            try:
+                return self._train(store, candidates, file, total, stop, every)
+            except BaseException as error:
+                with suppress(OSError):  # the disk may be what failed; the error itself is on its way to the user
+                    if isinstance(error, ParenError):
+                        file.final(status.FAILED, code=error.code, message=error.message)
+                    else:
+                        file.final(status.FAILED, message=f"{type(error).__name__}: {error}")
+                raise
+
+    def _train(
+        self,
+        store: CheckpointStore,
+        candidates: Candidates,
+        file: StatusFile,
+        total: int,
+        stop: int,
+        every: int | None,
+    ) -> Outcome:
+        out = self.options.out
+        if self.signals.stop_asked:
+            return self._stopped(file)
+        baseline = resident_bytes()
+        self.progress.phase("compiling")
+        file.running(0, 0, "compiling")
+        engine = self.make_engine()
+        try:
+            self.progress.phase("")
+            if self.signals.stop_asked:
+                return self._stopped(file)
+            resumed = (
+                restore_newest(store, candidates, engine.slots(), engine.roles) if candidates.checkpoints else None
+            )
+            state = resumed.manifest.loop if resumed else LoopState()
+            file.progress(state.step, state.samples)
+            if resumed and stop <= state.step < total and not state.stopped_early:
+                file.final(status.STOPPED)
+                return self._nothing(state.step)
+            if resumed is None:
+                self._initialize(engine)
+            self._check_space(store, engine, total - state.step)
+            best = BestStore(out / run_directory.BEST, self.files)
+            best.follow(state.best, self.progress.notice)
+            own = resumed is not None and resumed.manifest.run == store.run
+            lines = MetricsWriter(out / metrics.FILE, resumed.manifest.metrics_bytes if resumed and own else 0)
+            events = EventFiles(out / run_directory.TENSORBOARD, state.step) if self.options.tensorboard else None
+            try:
+                if not own:
+                    lines.annotate(state.step, "memory", **engine.memory())
+                if resumed and not own:
+                    lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
+                session = Session(
+                    experiment=self.experiment,
+                    engine=engine,
+                    data=self.data,
+                    state=state,
+                    total=total,
+                    stop=stop,
+                    evaluate_every=every,
+                    checkpoints=store,
+                    best=best,
+                    metrics=lines,
+                    events=events,
+                    status=file,
+                    progress=self.progress,
+                    signals=self.signals,
+                    baseline_bytes=baseline,
+                )
+                ended = train(session)
+            finally:
+                lines.close()
+                if events is not None:
+                    events.close()
+            return self._end(session, ended)
+        finally:
+            self.progress.phase("")
+            engine.close()
+
+    def _end(self, session: Session, ended: str) -> Outcome:
+        state, file = session.state, session.status
+        file.progress(state.step, state.samples)
+        planned = session.engine.memory().get("planned", 0)
+        if planned and session.peak_bytes:
+            share = 100 * (session.peak_bytes / planned - 1)
+            peak = f"peak {show_bytes(session.peak_bytes)} of {show_bytes(planned)} planned ({share:+.0f} %)"
+            self.progress.notice(f"memory: {peak}")
+        if ended == AT_SIGNAL:
+            return self._stopped(file)
+        if state.updates == 0:
+            raise ParenError(
+                "E-RUN-009",
+                f"no optimizer update was made in {state.step} steps: {state.padding} batches had no weight, "
+                f"{state.skipped} steps were not finite",
+                fix="look at the loss weights and at the data",
+            )
+        file.final(status.COMPLETE if ended == COMPLETE else status.STOPPED)
+        return Outcome(ended, 0, state.step, self.options.out)
+
+    def _store(self, place: Place) -> CheckpointStore:
+        root = self.options.checkpoints or self.options.out / run_directory.CHECKPOINTS
+        for folder in dict.fromkeys((self.options.out, root)):
+            run_directory.check_writable(folder, self.files)
+        store = CheckpointStore(
+            root,
+            place.run,
+            self.experiment.digest,
+            self.options.identity,
+            self.options.versions,
+            self.experiment.run.keep_checkpoints,
+            self.files,
+            self.progress.notice,
+        )
+        store.refuse_strangers()
+        store.clean()
+        return store
+
+    def _candidates(self, store: CheckpointStore, place: Place) -> Candidates:
+        wanted = self.options.resume
+        if wanted is None or (wanted == "auto" and place.kind == "fresh"):
+            return Candidates([], {}, fallback=False)
+        candidates = find_checkpoints(store, wanted, self.options.allow_new_layout)
+        for checkpoint in candidates.checkpoints:
+            if place.kind == "resume" and checkpoint.manifest.run != place.run:
+                raise ParenError(
+                    "E-CKPT-011",
+                    f"the checkpoint {checkpoint.folder} was written by another run than the one in {self.options.out}",
+                    fix="resume it into a new --out",
+                )
+        return candidates
+
+    def _initialize(self, engine: Engine) -> None:
+        """First values: the program's initializers, or the file of `:from`; averages start at the parameters."""
+        run = self.experiment.run
+        engine.initialize(run.seed)
+        if self.weights is None:
+            return
+        slots, roles = engine.slots(), engine.roles
+        parameters = {name: array for name, array in slots.items() if roles[name] == "parameter"}
+        unused = load_weights(self.weights, run.start_names, parameters, run.spans.get("from"))
+        for name in slots:
+            if roles[name] == "average":
+                slots[name][...] = slots[name.rpartition("/")[0]]
+        if unused:
+            self.progress.notice(
+                f"{self.weights} holds {len(unused)} tensors that are not used: {', '.join(unused[:5])}"
+            )
+
+    def _check_space(self, store: CheckpointStore, engine: Engine, steps: int) -> None:
+        run, slots = self.experiment.run, engine.slots()
+        every = run.checkpoint_every
+        saves = 1 if every is None else -(-steps // every)
+        here = len(store.all()[0])
+        count = max(1, min(saves, run.keep_checkpoints + 1 - here))
+        run_directory.check_space(store.root, sum(array.nbytes for array in slots.values()), count)
+
+    def _stopped(self, file: StatusFile) -> Outcome:
+        file.final(status.STOPPED)
+        return Outcome(AT_SIGNAL, self.signals.exit_code, file.status.step, self.options.out)
+
+    def _nothing(self, step: int) -> Outcome:
+        self.progress.notice(f"{self.options.out} is at step {step} already, nothing to do")
+        return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
+
+
+def latest_checkpoint(out: Path, checkpoints: Path | None = None) -> Checkpoint:
+    """The checkpoint that a reader of a run takes: the newest of its lineage whose manifest is whole.
+
+    Raises E-RUN-014 if `out` is no run, E-CKPT-001 or E-CKPT-010 if it has none.
+    """
+    stored = run_directory.read_run_file(out)
+    if stored is None:
+        raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
+    store = CheckpointStore(
+        checkpoints or out / run_directory.CHECKPOINTS, stored["run"], stored["experiment"], {}, {}, keep=1
+    )
+    return find_checkpoints(store, "latest", allow_new_layout=True).checkpoints[0]

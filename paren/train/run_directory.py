@@ -1,0 +1,222 @@
+"""The directory of a run: its layout, `run.json`, and what may be started where something already stands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paren.text.errors import ParenError
+from paren.train import metrics, status
+from paren.train.experiment import Experiment, RunOptions
+from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
+from paren.train.size import show_bytes
+from paren.train.state import Json
+
+RUN = "run.json"
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+TENSORBOARD = "tensorboard"
+FORMAT = 1
+SPARE = 1 << 24  # bytes that metrics, manifests and status may need
+
+# What --overwrite deletes, in this order: run.json goes last, so that a kill leaves a directory that is still a run.
+OWNED = (
+    status.FILE,
+    CHECKPOINTS,
+    BEST,
+    metrics.FILE,
+    TENSORBOARD,
+    "tokenizer.json",
+    "report",
+    "report.html",
+    "profile",
+    RUN,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a start finds: `kind` is `fresh`, `resume` or `done`; `run` is the id of the run that stands there, or of
+    the new one."""
+
+    kind: str
+    run: str
+
+
+def decide(options: RunOptions, experiment: Experiment) -> Place:
+    """Whether a start is new, goes on, or has nothing to do. The caller holds the lock.
+
+    Raises E-RUN-001 for an unfinished run, E-RUN-002 for another experiment, E-RUN-003 for files that belong to no
+    run, E-RUN-010 for a damaged run.json, E-CKPT-001 if there is nothing to resume.
+    """
+    out = options.out
+    stored = read_run_file(out)
+    if stored is None:
+        _refuse_strangers(out)
+        if options.resume == "latest" or (options.resume or "").isdigit():
+            raise ParenError(
+                "E-CKPT-001",
+                f"{out} holds no run to resume",
+                fix="start it without --resume, or with --resume auto, which starts if there is nothing to resume",
+            )
+        return Place("fresh", secrets.token_hex(8))
+    if options.overwrite:
+        _delete(out)
+        return Place("fresh", secrets.token_hex(8))
+    if stored["experiment"] != experiment.digest:
+        raise ParenError(
+            "E-RUN-002",
+            f"{out} holds another experiment ({_difference(stored, experiment)})",
+            fix="take another --out, or --overwrite to delete what is there",
+        )
+    found = status.read_status(out)
+    complete = found is not None and found.state == status.COMPLETE
+    if complete and options.resume in (None, "auto", "latest"):
+        return Place("done", stored["run"])
+    if options.resume is None:
+        raise ParenError(
+            "E-RUN-001",
+            f"{out} holds an unfinished run of this experiment, at step {found.step if found else 0}",
+            fix="--resume latest goes on, --overwrite starts anew",
+        )
+    return Place("resume", stored["run"])
+
+
+def read_run_file(out: Path) -> dict[str, Any] | None:
+    """The content of `run.json`, or None if there is none. Raises E-RUN-010 if it cannot be read."""
+    path = out / RUN
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content["run"], str) or not isinstance(content["experiment"], str):
+            raise TypeError("run and experiment are strings")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ParenError(
+            "E-RUN-010", f"{path} is damaged", fix="take another --out, or delete the directory"
+        ) from error
+    return dict(content)
+
+
+def write_run_file(files: Files, options: RunOptions, experiment: Experiment, run: str, total: int) -> None:
+    """Writes what a reader needs to know the run by, and to start it again. Raises OSError."""
+    content: dict[str, Json] = {
+        "format": FORMAT,
+        "run": run,
+        "experiment": experiment.digest,
+        "program": experiment.path,
+        "variant": experiment.variant,
+        "settings": {name: _plain(value) for name, value in experiment.settings.items()},
+        "seed": experiment.run.seed,
+        "batch": experiment.run.batch,
+        "microbatches": experiment.run.microbatches,
+        "precision": experiment.run.precision,
+        "steps": total,
+        "identity": dict(options.identity),
+        "versions": dict(options.versions),
+        "created": status.now(),
+        "sources": {
+            path: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "text": text}
+            for path, text in experiment.sources.items()
+        },
+    }
+    write_atomically(files, options.out / RUN, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder with its parents. Raises E-RUN-005 if that is not allowed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+
+
+def check_writable(folder: Path, files: Files) -> None:
+    """Writes, renames and deletes a small file, as a checkpoint will. Raises E-RUN-005."""
+    make_folder(folder)
+    first, second = temporary_sibling(folder / "probe"), temporary_sibling(folder / "probe")
+    try:
+        with first.open("xb") as file:
+            files.write(file, b"paren")
+            files.sync(file)
+        files.rename(first, second)
+        second.unlink()
+        files.sync_folder(folder)
+    except OSError as error:
+        first.unlink(missing_ok=True)
+        raise _not_writable(folder, error) from error
+
+
+def check_space(folder: Path, state_bytes: int, checkpoints: int) -> None:
+    """Raises E-RUN-006 unless `checkpoints` more checkpoints of `state_bytes` each fit into the folder's disk."""
+    needed = state_bytes * checkpoints + SPARE
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ParenError(
+            "E-RUN-006",
+            f"{folder} has {show_bytes(free)} free, and the run needs {show_bytes(needed)} "
+            f"for {checkpoints} checkpoints of {show_bytes(state_bytes)}",
+            fix="make room, take another --out or --checkpoints, or a smaller :keep-checkpoints",
+        )
+
+
+def clean(out: Path) -> None:
+    """Deletes files that killed writes left in the directory itself. The caller holds the lock."""
+    for left in out.glob(f"{TEMPORARY}*"):
+        if left.is_file():
+            left.unlink()
+
+
+def _refuse_strangers(out: Path) -> None:
+    strangers = [name for name in OWNED if (out / name).exists()]
+    if strangers:
+        raise ParenError(
+            "E-RUN-003",
+            f"{out} holds {strangers[0]} but no {RUN}, so it is not a run's directory",
+            fix="take another --out",
+        )
+
+
+def _delete(out: Path) -> None:
+    for name in OWNED:
+        path = out / name
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_writable(path, error) from error
+
+
+def _difference(stored: Mapping[str, Any], experiment: Experiment) -> str:
+    """What differs, as far as run.json tells: the variant, the settings, or the sources."""
+    if stored.get("variant") != experiment.variant:
+        return f"variant {stored.get('variant') or 'none'} instead of {experiment.variant or 'none'}"
+    before = stored.get("settings", {})
+    now = {name: _plain(value) for name, value in experiment.settings.items()}
+    changed = [name for name in sorted(now) if name in before and before[name] != now[name]]
+    if changed:
+        name = changed[0]
+        return f"{name} is {json.dumps(before[name])} there and {json.dumps(now[name])} here"
+    texts = {path: source["text"] for path, source in stored.get("sources", {}).items()}
+    edited = [path for path, text in experiment.sources.items() if texts.get(path) != text]
+    return f"{edited[0]} has changed" if edited else "its data or its version of paren differ"
+
+
+def _plain(value: Any) -> Json:
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _not_writable(path: Path, error: OSError) -> ParenError:
+    reason = (error.strerror or os.strerror(error.errno or 0)).lower()
+    return ParenError(
+        "E-RUN-005", f"{path} is not writable ({reason})", fix="take another --out, or make the folder writable"
+    )

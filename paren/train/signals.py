@@ -1,0 +1,66 @@
+"""SIGTERM and Ctrl-C: noted at any time, obeyed at the next step border; the second one ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class StopSignals:
+    """A `with` block in which SIGTERM and SIGINT ask for a stop instead of ending the process.
+
+    It is entered before anything slow starts (compiling, reading data), so no phase of a run misses a signal. In
+    another thread than the main one Python can set no handlers: nothing is caught there, and `request` still works.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
+
+    @property
+    def stop_asked(self) -> bool:
+        return self.received is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 143 after SIGTERM."""
+        return EXIT_CODES[self.received or signal.SIGTERM]
+
+    def request(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Asks for a stop at the next step border."""
+        self.received = number
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in EXIT_CODES:
+                self._previous[number] = signal.signal(number, self._note)  # type: ignore[assignment]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signal.Signals(number)
+            self._say(f"\n{self.received.name}: stopping at the next step border (again: stop at once)\n")
+            return
+        self._say(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}\nstopped at once; the last checkpoint stands\n")
+        os._exit(EXIT_CODES[signal.Signals(number)])
+
+    @staticmethod
+    def _say(text: str) -> None:
+        """Straight to the terminal: the handler may have interrupted a write to the buffered stream."""
+        try:
+            os.write(2, text.encode())
+        except OSError:
+            return

@@ -1,0 +1,88 @@
+"""`status.json`: what a run is doing, for people and schedulers that look from outside."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paren.train.files import Files, write_atomically
+
+FILE = "status.json"
+
+PAUSE = 2.0
+
+RUNNING, COMPLETE, FAILED, STOPPED = "running", "complete", "failed", "stopped"
+
+
+@dataclass(frozen=True)
+class Status:
+    """`state`: running, complete, failed, or stopped (by a signal or by `--steps`; `--resume latest` goes on).
+
+    `step` of `steps` positions are done. `code` and `message` say why a run failed. `phase` is what it does now.
+    Times are UTC, ISO 8601. A run that was killed still says `running`; nobody holds its lock then.
+    """
+
+    state: str
+    step: int
+    steps: int
+    samples: int
+    started: str
+    updated: str
+    phase: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_status(out: Path) -> Status | None:
+    """The status of a run directory; None if there is none that can be read."""
+    try:
+        content = json.loads((out / FILE).read_bytes())
+        return Status(**content)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass
+class StatusFile:
+    """Keeps `out/status.json` up to date. A write that fails is not worth the run: the next one tries again, and
+    the last one (`final`) raises OSError."""
+
+    out: Path
+    steps: int
+    files: Files = field(default_factory=Files)
+    status: Status = field(init=False)
+    _written: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        time = now()
+        self.status = Status(RUNNING, 0, self.steps, 0, time, time)
+
+    def running(self, step: int, samples: int, phase: str) -> None:
+        self.status = replace(self.status, step=step, samples=samples, phase=phase)
+        try:
+            self._write()
+        except OSError:
+            return
+
+    def final(self, state: str, *, code: str | None = None, message: str | None = None) -> None:
+        self.status = replace(self.status, state=state, phase=None, code=code, message=message)
+        self._write()
+
+    def progress(self, step: int, samples: int) -> None:
+        """Notes the position; the file follows at most once in `PAUSE` seconds."""
+        self.status = replace(self.status, step=step, samples=samples)
+        if time.monotonic() - self._written >= PAUSE:
+            self.running(step, samples, "training")
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        self.status = replace(self.status, updated=now())
+        content = json.dumps(asdict(self.status), indent=1, ensure_ascii=False).encode() + b"\n"
+        write_atomically(self.files, self.out / FILE, content)

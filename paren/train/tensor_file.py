@@ -1,0 +1,180 @@
+"""The safetensors format, written and read tensor by tensor, so that no second copy of the state exists.
+
+A file is: the length of the header (8 bytes, little endian), a JSON header (name -> dtype, shape, and begin and end of
+the bytes after the header; `__metadata__` for strings), the raw bytes of the tensors, little endian, without gaps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.text.errors import InternalError
+from paren.train.files import Files
+
+Array = npt.NDArray[np.generic]
+Check = Callable[[str, Array], None]
+
+CHUNK = 1 << 23  # bytes that are hashed, checked and written at a time
+HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors library
+
+FORMAT_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "int64": "I64",
+    "int32": "I32",
+    "uint32": "U32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+DTYPES = {name: np.dtype(dtype) for dtype, name in FORMAT_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write put on the disk: bytes and SHA-256 of the file, SHA-256 of each tensor's bytes."""
+
+    size: int
+    sha256: str
+    tensors: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file: the format's dtype name, its shape, its bytes `begin` up to `end` of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class MalformedFile(Exception):
+    """The bytes are no safetensors file. Whoever knows what the file is for turns it into an error with a code."""
+
+
+def write_tensors(
+    files: Files, path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str], check: Check | None = None
+) -> Written:
+    """Writes a new file and returns when it is on the disk.
+
+    `arrays`: name -> C-contiguous array. `check(name, chunk)` is called on every chunk before it is written, and may
+    raise. Raises OSError.
+    """
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    head = _header({name: arrays[name] for name in names}, metadata)
+    whole = hashlib.sha256()
+    tensors = {}
+    size = 0
+    with path.open("xb") as file:
+        start = struct.pack("<Q", len(head)) + head
+        files.write(file, start)
+        whole.update(start)
+        size += len(start)
+        for name in names:
+            own = hashlib.sha256()
+            for chunk in chunks(name, arrays[name]):
+                if check is not None:
+                    check(name, chunk)
+                data = _bytes(chunk)
+                files.write(file, data)
+                own.update(data)
+                whole.update(data)
+                size += data.nbytes
+            tensors[name] = own.hexdigest()
+        files.sync(file)
+    return Written(size, whole.hexdigest(), tensors)
+
+
+def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, str], bytes]:
+    """Entries, metadata, and the raw bytes up to the first tensor, of an open file of `size` bytes.
+
+    Raises `MalformedFile` unless every tensor lies inside the file with as many bytes as its type needs.
+    """
+    prefix = file.read(8)
+    if len(prefix) < 8:
+        raise MalformedFile("the header is missing")
+    (length,) = struct.unpack("<Q", prefix)
+    if length > min(size - 8, HEADER_LIMIT):
+        raise MalformedFile(f"the header's length of {length} bytes is more than the file holds")
+    raw = file.read(length)
+    try:
+        header = json.loads(raw)
+        metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
+        entries = {name: _entry(entry, 8 + length) for name, entry in header.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MalformedFile("the header is not readable") from error
+    for name, entry in entries.items():
+        if not 8 + length <= entry.begin <= entry.end <= size:
+            raise MalformedFile(f"tensor '{name}' lies outside of the file")
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is not None and entry.end - entry.begin != int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize:
+            raise MalformedFile(f"tensor '{name}' has the wrong number of bytes")
+    return entries, metadata, prefix + raw
+
+
+def read_into(file: BinaryIO, array: Array, *digests: hashlib._Hash) -> None:
+    """Fills a C-contiguous array from the file's position on, and adds its bytes to the digests. Raises
+    `MalformedFile` if the file ends."""
+    for chunk in chunks("array", array):
+        data = _bytes(chunk)
+        done = 0
+        while done < data.nbytes:
+            count = file.readinto(data[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise MalformedFile("the file ends inside a tensor")
+            done += count
+        for digest in digests:
+            digest.update(data)
+
+
+def chunks(name: str, array: Array) -> Iterator[Array]:
+    """Views of consecutive elements of an array, at most `CHUNK` bytes each."""
+    if not array.flags.c_contiguous:
+        raise InternalError("checkpoint", f"slot '{name}' is not contiguous")
+    flat = array.reshape(-1)
+    step = max(1, CHUNK // array.dtype.itemsize)
+    for start in range(0, flat.size, step):
+        yield flat[start : start + step]
+
+
+def _bytes(chunk: Array) -> memoryview:
+    if sys.byteorder == "big" and chunk.dtype.itemsize > 1:
+        raise InternalError("checkpoint", "checkpoints are little endian and this machine is not")
+    return chunk.view(np.uint8).data
+
+
+def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    begin = 0
+    for name, array in arrays.items():
+        end = begin + array.nbytes
+        header[name] = {
+            "dtype": FORMAT_NAMES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    return raw + b" " * (-len(raw) % 8)
+
+
+def _entry(entry: Mapping[str, object], start: int) -> Entry:
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or not all(_is_count(n) for n in shape + offsets):
+        raise TypeError("shape and offsets are lists of counts")
+    begin, end = offsets
+    return Entry(str(entry["dtype"]), tuple(shape), start + begin, start + end)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
