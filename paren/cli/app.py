@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -76,11 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by SIGTERM; 141 the reader of a pipe went away.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in given
-    for stream in (sys.stdout, sys.stderr):
-        _escape_unknown_characters(stream)
+    _prepare_streams()
     try:
-        code = _run(given)
+        code = _report(given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_streams()
+        code = BROKEN_PIPE
+    return code
+
+
+def _report(arguments: list[str]) -> int:
+    """Runs one command; every error but a broken pipe becomes a message and an exit code."""
+    as_json = "--json" in arguments
+    try:
+        code = _run(arguments)
         sys.stdout.flush()
     except typer.Exit as request:
         code = request.exit_code
@@ -90,13 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report_errors(error, as_json=as_json)
         code = FAILED
     except BrokenPipeError:
-        _silence(sys.stdout)
-        code = BROKEN_PIPE
+        raise
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
         code = INTERRUPTED
     except OSError as error:
         code = _report_system(error, as_json=as_json)
+    except MemoryError as error:
+        report_errors(ParenError("E-CLI-005", f"memory ran out{f': {error}' if str(error) else ''}"), as_json=as_json)
+        code = FAILED
     except InternalError as error:
         report_fault(error, as_json=as_json)
         code = FAILED
@@ -140,15 +152,19 @@ def _report_system(error: OSError, *, as_json: bool) -> int:
     return FAILED
 
 
-def _escape_unknown_characters(stream: IO[str]) -> None:
-    """Characters that the stream's encoding lacks are written as escapes instead of ending the command."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+def _prepare_streams() -> None:
+    """A stream that was closed swallows what is written; characters its encoding lacks are written as escapes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # as long as the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
-def _silence(stream: IO[str]) -> None:
+def _silence_streams() -> None:
     """Sends what is still buffered nowhere, so that the interpreter does not complain about the pipe at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -46,7 +46,7 @@ def help_topic(context: typer.Context, topic: Topic = None, json: Json = False) 
     if topic is None:
         print_result(parent.get_help())
         return
-    code = CODES.get(topic.upper())
+    code = CODES.get(topic.upper().rstrip(":"))
     if code is not None:
         if json:
             print_json({"code": code.code, "title": code.title, "cause": code.cause, "fix": code.fix})

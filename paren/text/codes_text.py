@@ -121,3 +121,9 @@ register(
     "`paren help` explains error codes and commands; the name given is neither.",
     "docs/errors.md lists all codes, `paren --help` the commands.",
 )
+register(
+    "E-CLI-005",
+    "memory ran out",
+    "The system, or the limit of the container, did not give the memory that was asked for outside the plan.",
+    "End other programs, raise the limit, or make the data or the model smaller.",
+)

@@ -203,6 +203,11 @@ def test_a_refusal_of_the_system_has_a_code_and_no_traceback(paren: Run, monkeyp
     )
 
 
+def test_memory_that_ran_out_has_a_code(paren: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _raising(monkeypatch, MemoryError("Unable to allocate 3 TiB"))
+    assert paren("format", "x") == (1, "", "E-CLI-005: memory ran out: Unable to allocate 3 TiB\n")
+
+
 def test_an_interruption_is_exit_code_130(paren: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     _raising(monkeypatch, KeyboardInterrupt())
     assert paren("format", "x") == (130, "", "interrupted\n")
@@ -265,6 +270,18 @@ def test_a_pipe_that_is_closed_is_quiet() -> None:
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     assert done.stderr in ("141\n", "0\n")
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "2>&1 >/dev/null | true"])
+def test_closed_streams_are_quiet(redirection: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m paren help nothing {redirection}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception" not in done.stdout + done.stderr
 
 
 def test_checking_loads_no_heavy_module() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -291,6 +292,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert failure(long) == ("E-TXT-001", f"{long} cannot be read: file name too long", None)
     below_file = tmp_path / "small.paren" / "x"
     assert failure(below_file) == ("E-TXT-001", f"{below_file} cannot be read: not a directory", None)
+
+
+_BRACKETS = st.lists(st.sampled_from(["(", ")", "[", "]", "\n(def x ", "\n(import ", "\n", "a "]), max_size=30)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_BRACKETS.map("".join))
+def test_brackets_match_or_are_refused(text: str) -> None:
+    rest = re.sub(r"[^()\[\]]", "", text)
+    while "()" in rest or "[]" in rest:
+        rest = rest.replace("()", "").replace("[]", "")
+    refused: tuple[str, ...] = ()
+    try:
+        read(Source("f", text))
+    except ParenError as caught:
+        refused = tuple(error.code for error in caught.errors)
+    assert bool(refused) == bool(rest)
+    assert set(refused) <= {"E-TXT-003", "E-TXT-004", "E-TXT-005"}
 
 
 @settings(max_examples=300, deadline=None)
