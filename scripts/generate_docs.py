@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: docs/errors.md and docs/environment.md.
+"""Writes the reference pages that follow from the code: error codes, environment variables, commands (in docs/).
 
 With `--check` nothing is written; the exit status is 1 if a page differs from what would be written.
 """
@@ -9,6 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import typer
+from typer.core import TyperGroup
+
+from paren.cli.app import app
 from paren.environment import VARIABLES
 from paren.text.codes import CODES, Code
 
@@ -66,7 +70,42 @@ def environment_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"errors.md": error_page, "environment.md": environment_page}
+def command_page() -> str:
+    """Every command with its arguments and options."""
+    lines = [
+        "# Commands",
+        "",
+        "Results go to stdout, progress and prose to stderr. `NO_COLOR` is respected, and colours are used on a",
+        "terminal only. With `--json`, results and errors are JSON on stdout, an error a line: `code`, `message`,",
+        "`place` (`path`, `line`, `column`), `notes`, `fix`. This page is written by `scripts/generate_docs.py`.",
+        "",
+        "| exit code | means |",
+        "|---|---|",
+        "| 0 | done |",
+        "| 1 | an error with a code (`paren help CODE`), or a fault of paren, which shows a traceback |",
+        "| 2 | wrong use of the command line |",
+        "| 130, 143 | stopped by Ctrl-C or SIGTERM; `paren run` saves a checkpoint first |",
+        "| 141 | the reader of a pipe went away |",
+    ]
+    bar = "\\|"  # in a cell of a table
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, command in group.commands.items():
+        arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        usage = " ".join(["paren", name, *(str(parameter.metavar) for parameter in arguments)])
+        summary, _, more = (command.help or "").partition("\n")
+        lines += ["", f"## `{usage}`", "", summary.strip(), *(["", more.strip()] if more.strip() else [])]
+        if options:
+            lines += ["", "| option | means |", "|---|---|"]
+        for option in options:
+            value = f" {option.metavar}" if option.metavar else ""
+            cells = (f"`{option.opts[0]}{value}`", getattr(option, "help", None) or "")
+            lines.append(f"| {' | '.join(cell.replace('|', bar) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"errors.md": error_page, "environment.md": environment_page, "commands.md": command_page}
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ Device = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/<file>[-<variant>].", show_default=False),
+    typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/FILE[-VARIANT].", show_default=False),
 ]
 Checkpoints = Annotated[
     Path | None,
@@ -46,7 +46,9 @@ Resume = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, metavar="N", help="Threads for kernels; default: all cores.", show_default=False),
+    typer.Option(
+        "--threads", min=1, metavar="N", help="Threads for kernels; default: one a physical core.", show_default=False
+    ),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
 DataRoot = Annotated[

@@ -68,7 +68,7 @@ register(
     "E-RUN-011",
     "tensorboard is missing",
     "--tensorboard writes event files with the package tensorboard, which is not installed.",
-    "pip install 'paren[tensorboard]'",
+    "Install it: pip install 'paren[tensorboard]'.",
 )
 register(
     "E-RUN-012",
