@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
+from hypothesis.vendor.pretty import RepresentationPrinter
 
 import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.graph import Builder, Graph, Node, Rule
 from paren.ir.op import Array
+from paren.ir.show import show_graph
 from paren.ir.types import DType, TensorType
 from paren.text.source import Source, Span
 
 TEXT = Source("random.paren", "x" * 4096)
 SIZES = (1, 2, 3, 4)
 ROWS = 3
-CALM = ("neg", "abs", "tanh", "erf", "sin", "cos", "stop_gradient")
+CALM = ("neg", "abs", "tanh", "erf", "sin", "cos")
 POSITIVE = ("log", "sqrt", "rsqrt")
 GROWING = ("exp", "expm1")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
@@ -92,6 +94,10 @@ def _unary(d: _Drawing) -> Node:
     if kind == "log1p":
         return d.apply("log1p", d.apply("abs", node))
     return d.apply(d.pick(GROWING), d.calm(node))
+
+
+def _stopped(d: _Drawing) -> Node:
+    return d.apply("stop_gradient", d.pick(d.floats))
 
 
 def _binary(d: _Drawing) -> Node:
@@ -274,6 +280,7 @@ def _contract(d: _Drawing) -> Node:
 
 STEPS: dict[str, Callable[[_Drawing], Node]] = {
     "unary": _unary,
+    "stopped": _stopped,
     "binary": _binary,
     "quotient": _quotient,
     "power": _power,
@@ -296,6 +303,13 @@ STEPS: dict[str, Callable[[_Drawing], Node]] = {
     "contract": _contract,
 }
 LIMIT = 600  # elements of one node
+
+
+class DrawnGraph(Graph):
+    """A graph that hypothesis reports as its text."""
+
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
+        printer.text(show_graph(self, spans=False))
 
 
 @st.composite
@@ -326,7 +340,8 @@ def graphs(
     made = made or d.floats[:1]
     outputs = {f"y{i}": d.pick(made) for i in range(d.number(1, 3))}
     outputs["last"] = made[-1]
-    return d.builder.graph(outputs)
+    graph = d.builder.graph(outputs)
+    return DrawnGraph(graph.name, graph.inputs, graph.nodes, graph.outputs)
 
 
 def values_for(graph: Graph, seed: int) -> dict[str, Array]:

@@ -22,7 +22,7 @@ from paren.text.source import Source, Span
 
 SPAN = Span(Source("gradient.paren", "(loss (f x))"), 0, 12)
 INNER = Span(SPAN.source, 6, 11)
-SMOOTH = tuple(step for step in STEPS if step not in ("where", "flags", "position"))
+SMOOTH = tuple(step for step in STEPS if step not in ("where", "flags", "position", "stopped"))
 FLOAT = TensorType(DType.FLOAT64, (3,))
 
 
