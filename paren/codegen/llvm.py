@@ -12,6 +12,7 @@ other moves the address to element 0 and selects the fill value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paren.codegen import scalar
@@ -37,7 +38,8 @@ from paren.plan.kernel import (
 VERSION = 1  # part of the key of the kernel cache: raise it when the text for a kernel changes
 ENTRY = -1  # level of what depends on no axis
 STRIP = 4096  # iterations after which a long sum goes into an outer one, so that its rounding error stays small
-PARTIAL = 256  # innermost iterations from which an inner sum of its own pays
+LANE_STRIP = 256  # the same for sums with a lane, which add one by one
+PARTIAL = 64  # iterations from which an inner sum of its own pays
 
 
 def parallel_units(kernel: Kernel) -> int:
@@ -179,8 +181,9 @@ class _Function:
         for position, axis in enumerate(axes):
             size = self.kernel.axes[axis]
             innermost = position == len(axes) - 1
-            if innermost and self.loops.lane is None and size > STRIP and _has_float_sum(stages[0]):
-                self._strips(group, axis, size)
+            strip = STRIP if self.loops.lane is None else LANE_STRIP
+            if innermost and size > strip and _has_float_sum(stages[0]):
+                self._strips(group, axis, size, strip)
             else:
                 loop = self._loop(group, str(size))
                 group.axes[axis] = [(group.depth, f"%{loop.label}.i")]
@@ -202,14 +205,14 @@ class _Function:
         group.loops.append(loop)
         return loop
 
-    def _strips(self, group: _Group, axis: int, size: int) -> None:
-        strips = -(-size // STRIP)
-        outer = self._loop(group, str(strips))
-        start = outer.head.value(f"mul nuw nsw i64 %{outer.label}.i, {STRIP}")
-        count = str(STRIP)
-        if size % STRIP:
+    def _strips(self, group: _Group, axis: int, size: int, strip: int) -> None:
+        """Two loops for one axis: over strips, and within a strip."""
+        outer = self._loop(group, str(-(-size // strip)))
+        start = outer.head.value(f"mul nuw nsw i64 %{outer.label}.i, {strip}")
+        count = str(strip)
+        if size % strip:
             left = outer.head.value(f"sub nsw i64 {size}, {start}")
-            count = outer.head.value(f"call i64 @llvm.smin.i64(i64 {left}, i64 {STRIP})")
+            count = outer.head.value(f"call i64 @llvm.smin.i64(i64 {left}, i64 {strip})")
         inner = self._loop(group, count)
         group.axes[axis] = [(group.depth - 1, start), (group.depth, f"%{inner.label}.i")]
 
@@ -287,15 +290,18 @@ class _Function:
     def _loop_note(self, group: _Group) -> int:
         access = self._access_group(group)
         first = access + 1
+        # A short loop over lanes must meet the vectoriser before the unroller.
+        unroll = f", !{first + 2}" if self.loops.lane is not None and group.depth > 1 else ""
         self.metadata += [
             f"!{access} = distinct !{{}}",
-            f"!{first} = distinct !{{!{first}, !{first + 1}}}",
+            f"!{first} = distinct !{{!{first}, !{first + 1}{unroll}}}",
             f'!{first + 1} = !{{!"llvm.loop.parallel_accesses", !{access}}}',
+            f'!{first + 2} = !{{!"llvm.loop.unroll.disable"}}',
         ]
         return first
 
     def _access_group(self, group: _Group) -> int:
-        return 3 * int(group.label[1:])
+        return 4 * int(group.label[1:])
 
     # Statements.
 
@@ -506,7 +512,7 @@ class _Function:
         return self.entry.value(f"alloca [{self.loops.tile} x {type_}], align 64")
 
     def _lane_place(self, group: _Group, array: str, type_: str) -> str:
-        return group.head(group.depth).value(f"getelementptr {type_}, ptr {array}, i64 %{group.loops[-1].label}.i")
+        return _element(group.head(group.depth), type_, array, f"%{group.loops[-1].label}.i")
 
     # Reductions.
 
@@ -520,16 +526,14 @@ class _Function:
         accumulators = [
             self._array(MEMORY[kind]) if lane else self.entry.value(f"alloca {MEMORY[kind]}") for kind, _ in kinds
         ]
+        for place, (kind, start) in zip(accumulators, kinds, strict=True):
+            self._clear(group, 0, place, kind, start)
+        targets = list(accumulators)
+        if reduce.kind == "sum" and dtype.is_float and self._inner_sum_pays(group):
+            targets = [self._inner_sum(group, accumulators[0], dtype)]
+        places = targets
         if lane:
-            self._clear(group, accumulators, kinds)
-        else:
-            for place, (kind, start) in zip(accumulators, kinds, strict=True):
-                self._put_memory(group, 0, start, kind, place)
-        places = list(accumulators)
-        if lane:
-            places = [self._lane_place(group, a, MEMORY[k]) for a, (k, _) in zip(accumulators, kinds, strict=True)]
-        elif reduce.kind == "sum" and dtype.is_float and self._inner_sum_pays(group):
-            places = [self._inner_sum(group, accumulators[0], dtype)]
+            places = [self._lane_place(group, a, MEMORY[k]) for a, (k, _) in zip(targets, kinds, strict=True)]
         value = self._name(group, reduce.value)
         w = group.head(group.depth)
         before = self._get_memory(group, group.depth, dtype, places[0])
@@ -543,35 +547,54 @@ class _Function:
         self._put_memory(group, group.depth, w.select(better, "i32", position, at), DType.INT32, places[1])
         return accumulators
 
+    def _summing_level(self, group: _Group) -> int:
+        """The level of the innermost loop over a stage axis."""
+        return group.depth - (self.loops.lane is not None)
+
     def _inner_sum_pays(self, group: _Group) -> bool:
-        count = group.loops[-1].count
-        return group.depth > 1 and (count.startswith("%") or int(count) >= PARTIAL)
+        level = self._summing_level(group)
+        if level < 2:
+            return False
+        count = group.loops[level - 1].count
+        return count.startswith("%") or int(count) >= PARTIAL
 
     def _inner_sum(self, group: _Group, total: str, dtype: DType) -> str:
-        """A sum over the innermost loop alone, added to the total after it."""
-        type_ = VALUE[dtype]
-        inner = self.entry.value(f"alloca {type_}")
-        above = group.depth - 1
-        group.head(above).put(f"store {type_} {literal(0.0, dtype)}, ptr {inner}")
-        w = group.tail(above)
-        part = w.value(f"load {type_}, ptr {inner}")
-        sum_ = w.value(f"fadd {type_} {w.value(f'load {type_}, ptr {total}')}, {part}")
-        w.put(f"store {type_} {sum_}, ptr {total}")
+        """A sum over the innermost stage loop alone, added to the total after it."""
+        lane = self.loops.lane is not None
+        inner = self._array(VALUE[dtype]) if lane else self.entry.value(f"alloca {VALUE[dtype]}")
+        above = self._summing_level(group) - 1
+        self._clear(group, above, inner, dtype, literal(0.0, dtype))
+        w, type_ = group.tail(above), VALUE[dtype]
+
+        def add(part_place: str, total_place: str) -> None:
+            part = w.value(f"load {type_}, ptr {part_place}")
+            sum_ = w.value(f"fadd {type_} {w.value(f'load {type_}, ptr {total_place}')}, {part}")
+            w.put(f"store {type_} {sum_}, ptr {total_place}")
+
+        if lane:
+            self._over_lanes(group, w, lambda index: add(*(_element(w, type_, a, index) for a in (inner, total))))
+        else:
+            add(inner, total)
         return inner
 
-    def _clear(self, group: _Group, accumulators: list[str], kinds: list[tuple[DType, str]]) -> None:
-        """A loop over the tile that sets accumulators to their first values."""
-        w = group.before
+    def _clear(self, group: _Group, level: int, place: str, kind: DType, start: str) -> None:
+        """Sets an accumulator to its first value before the loops inside `level`."""
+        w, type_ = group.head(level), MEMORY[kind]
+        stored = {"true": "1", "false": "0"}.get(start, start) if kind == DType.BOOL else start
+        if self.loops.lane is None:
+            w.put(f"store {type_} {stored}, ptr {place}, align {kind.bytes}")
+        else:
+            self._over_lanes(group, w, lambda i: w.put(f"store {type_} {stored}, ptr {_element(w, type_, place, i)}"))
+
+    def _over_lanes(self, group: _Group, w: Writer, write: Callable[[str], None]) -> None:
+        """A loop over the tile, written on the spot; `write` gets the name of its index."""
         label = w.fresh()
         w.put(f"br label %{label}.pre")
         w.begin(f"{label}.pre")
         w.put(f"br label %{label}")
         w.begin(label)
         w.put(f"%{label}.i = phi i64 [ 0, %{label}.pre ], [ %{label}.n, %{label} ]")
-        for place, (kind, first) in zip(accumulators, kinds, strict=True):
-            element = w.value(f"getelementptr {MEMORY[kind]}, ptr {place}, i64 %{label}.i")
-            start = {"true": "1", "false": "0"}.get(first, first)
-            w.put(f"store {MEMORY[kind]} {start}, ptr {element}, align {kind.bytes}")
+        write(f"%{label}.i")
         w.put(f"%{label}.n = add nuw nsw i64 %{label}.i, 1")
         w.put(f"%{label}.c = icmp slt i64 %{label}.n, {group.loops[-1].count}")
         w.put(f"br i1 %{label}.c, label %{label}, label %{label}.exit")
@@ -611,6 +634,10 @@ class _Function:
 
 def _scaled(index: Index, step: int) -> Index:
     return Index(tuple((axis, coefficient * step) for axis, coefficient in index.terms if step), index.constant * step)
+
+
+def _element(w: Writer, type_: str, array: str, index: str) -> str:
+    return w.value(f"getelementptr {type_}, ptr {array}, i64 {index}")
 
 
 def _used_values(stage: Stage) -> set[int]:

@@ -15,8 +15,9 @@ from math import prod
 from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
 
 MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
-TILES = (256, 128, 64, 32)  # lanes of a tile whose partial results lie on the stack
-TILE_UNITS = 16  # units of work that the choice of a tile aims at
+WIDE_TILE = 256  # lanes that a tile with partial results on the stack aims at
+NARROW_TILE = 128  # lanes that it may be cut down to, where else there were less than `TILE_UNITS` units of work
+TILE_UNITS = 4
 FULL_VECTOR = 16  # iterations from which an innermost loop is as good as a long one
 
 
@@ -52,13 +53,16 @@ def arrange(kernel: Kernel) -> Loops:
     lane = _choose_lane(merged)
     if lane is None:
         return Loops(merged, None, 1)
-    extent = merged.axes[lane]
-    others = prod(merged.axes[: merged.rows]) // extent
     if all(not stage.axes for stage in merged.stages):
-        tile = MAP_TILE
-    else:
-        tile = next((tile for tile in TILES if -(-extent // tile) * others >= TILE_UNITS), TILES[-1])
-    return Loops(merged, lane, min(tile, extent))
+        return Loops(merged, lane, min(MAP_TILE, merged.axes[lane]))
+    return Loops(merged, lane, _tile(merged.axes[lane], prod(merged.axes[: merged.rows]) // merged.axes[lane]))
+
+
+def _tile(extent: int, others: int) -> int:
+    """Lanes of a tile: wide, because long rows of memory read fast, but some units of work for the threads."""
+    pieces = max(-(-extent // WIDE_TILE), min(-(-TILE_UNITS // others), extent // NARROW_TILE))
+    even = -(-extent // pieces)
+    return min(extent, -(-even // FULL_VECTOR) * FULL_VECTOR)
 
 
 def accesses(stage: Stage) -> Iterator[Access]:

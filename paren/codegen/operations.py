@@ -102,7 +102,8 @@ class Operation:
         if op == "sign":
             one = w.call(type_, f"llvm.copysign.{kind}", real(1.0), a)
             apart = w.value(f"fcmp one {type_} {a}, {real(0.0)}")
-            return w.select(apart, type_, one, a)
+            zero = w.value(f"fadd {type_} {a}, {real(0.0)}")  # of either sign becomes the positive one
+            return w.select(apart, type_, one, zero)
         if op in ("remainder", "floor_divide"):
             return self._float_division(op, a, b, dtype)
         if op in UNARY or op == "pow":

@@ -13,8 +13,8 @@ from math import inf, nan
 from paren.codegen.writer import Writer, real
 
 LOG2_E = real(1.4426950216293335)
-LN2_HIGH = real(0.693359375)  # 9 bits: products with exponents are exact
-LN2_LOW = real(-0.00021219444170128554)
+LN2_HIGH = 0.693359375  # 9 bits: products with exponents are exact
+LN2_LOW = -0.00021219444170128554
 ROUND = 12582912.0  # 1.5 x 2^23: adding it to a float32 rounds to the nearest integer, which is then in the low bits
 ROUND64 = 6755399441055744.0  # 1.5 x 2^52
 SQRT_HALF_BITS = 0x3F3504F3
@@ -155,11 +155,16 @@ def exp(w: Float, x: str) -> str:
     """e^x = 2^n e^r with |r| <= ln 2 / 2; 2^n in two factors, so that denormals and overflow come out by themselves."""
     x = w.when(x, "ogt", real(89.0), real(89.0), x)
     x = w.when(x, "olt", real(-104.0), real(-104.0), x)
-    n, whole = w.nearest(w.mul(x, LOG2_E))
-    r = w.fma(n, w.neg(LN2_LOW), w.fma(n, w.neg(LN2_HIGH), x))
-    p = w.add(w.fma(w.mul(r, r), w.polynomial(r, EXP), r), real(1.0))
+    p, whole = _exp_fraction(w, x)
     half = w.int("ashr", whole, 1)
     return w.mul(w.mul(p, w.power_of_two(half)), w.power_of_two(w.int("sub", whole, half)))
+
+
+def _exp_fraction(w: Float, x: str) -> tuple[str, str]:
+    """e^x = p 2^n: p and the integer n."""
+    n, whole = w.nearest(w.mul(x, LOG2_E))
+    r = w.fma(n, real(-LN2_LOW), w.fma(n, real(-LN2_HIGH), x))
+    return w.add(w.fma(w.mul(r, r), w.polynomial(r, EXP), r), real(1.0)), whole
 
 
 def expm1(w: Float, x: str) -> str:
@@ -167,7 +172,7 @@ def expm1(w: Float, x: str) -> str:
     x = w.when(x, "ogt", real(89.0), real(89.0), x)
     low = w.when(x, "olt", real(-18.0), real(-18.0), x)
     n, whole = w.nearest(w.mul(low, LOG2_E))
-    r = w.fma(n, w.neg(LN2_LOW), w.fma(n, w.neg(LN2_HIGH), low))
+    r = w.fma(n, real(-LN2_LOW), w.fma(n, real(-LN2_HIGH), low))
     p = w.fma(w.mul(r, r), w.polynomial(r, EXPM1), r)
     scale = w.power_of_two(w.int("add", whole, -1))
     y = w.mul(w.fma(p, scale, w.sub(scale, real(0.5))), real(2.0))
@@ -186,8 +191,8 @@ def _log_sum(w: Float, f: str, e: str) -> str:
     """log(1 + f) + e ln 2."""
     n = w.value(f"sitofp i32 {e} to float")
     square = w.mul(f, f)
-    tail = w.fma(w.mul(square, f), w.polynomial(f, LOG), w.mul(n, LN2_LOW))
-    return w.fma(n, LN2_HIGH, w.add(f, w.fma(square, real(-0.5), tail)))
+    tail = w.fma(w.mul(square, f), w.polynomial(f, LOG), w.mul(n, real(LN2_LOW)))
+    return w.fma(n, real(LN2_HIGH), w.add(f, w.fma(square, real(-0.5), tail)))
 
 
 def _log_edges(w: Float, x: str, y: str) -> str:
@@ -228,8 +233,8 @@ def erf(w: Float, x: str) -> str:
     t = w.abs(x)
     near = w.fma(x, w.polynomial(w.mul(x, x), ERF_NEAR), x)
     bounded = w.when(t, "ogt", real(4.0), real(4.0), t)
-    tail = w.call("float", "paren.exp", w.mul(w.neg(bounded), w.polynomial(bounded, ERF_FAR)))
-    far = w.copysign(w.sub(real(1.0), tail), x)
+    power, exponent = _exp_fraction(w, w.mul(w.neg(bounded), w.polynomial(bounded, ERF_FAR)))
+    far = w.copysign(w.fma(power, w.neg(w.power_of_two(exponent)), real(1.0)), x)
     return w.when(t, "olt", real(0.90625), near, far)
 
 
@@ -311,7 +316,7 @@ def _sine(w: Float, x: str, quarter: int) -> str:
     sign = d.int("shl", d.int("and", q, 2), 62)
     y = d.float(d.int("xor", d.bits(y), sign))
     result = w.value(f"fptrunc double {y} to float")
-    return w.when(w.abs(x), "ult", real(inf), result, w.sub(x, x))
+    return w.when(w.abs(x), "olt", real(inf), result, w.sub(x, x))
 
 
 def sin(w: Float, x: str) -> str:
@@ -400,7 +405,7 @@ UNARY: dict[str, Callable[[Float, str], str]] = {
     "cos": cos,
 }
 # What a function needs besides itself.
-NEEDS = {"tanh": ("expm1",), "erf": ("exp",)}
+NEEDS = {"tanh": ("expm1",)}
 LIBRARY64 = ("log1p", "expm1", "tanh", "erf", "fmod")  # functions of the C library, for float64
 
 
