@@ -13,7 +13,6 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.vendor.pretty import RepresentationPrinter
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.graph import Builder, Graph, Node, Rule
 from paren.ir.op import Array
 from paren.ir.show import show_graph

@@ -1,6 +1,6 @@
 """The tensor graph: a list of nodes in evaluation order, and the builder that alone makes them.
 
-The operations a builder knows are those registered; `import paren.ir.ops` registers all of them.
+The operations a builder knows are those registered; the package `paren.ir` registers all of them when it is imported.
 """
 
 from __future__ import annotations

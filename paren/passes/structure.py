@@ -1,7 +1,7 @@
 """Simplifications that patterns cannot say, because they compute attributes or values. One function each.
 
-Each is a `Rule`: it returns a node that stands for the operation asked for, or None. All keep the value; what a
-`sum_of_broadcast` multiplies instead of adding differs by rounding only.
+Each is a `Rule`: it returns a node that stands for the operation asked for, or None. All keep the value;
+`reduce_of_broadcast` and `add_to_scatter` to rounding: they multiply instead of adding, or add in another order.
 """
 
 from __future__ import annotations
@@ -79,6 +79,15 @@ def order_operands(builder: Builder, name: str, args: tuple[Node, ...], attrs: A
     if args[0].number <= args[1].number:
         return None
     return builder.emit(name, (args[1], args[0]), attrs, span)
+
+
+@_on("add")
+def add_to_scatter(builder: Builder, name: str, args: tuple[Node, ...], attrs: Attrs, span: Span) -> Node | None:
+    """A sum with what was scattered into zeros is scattered into: a shared table's gradient needs no second table."""
+    for scattered, other in (args, reversed(args)):
+        if scattered.op.name == "scatter_add" and uniform_value(scattered.args[0]) == 0:
+            return builder.emit("scatter_add", (other, *scattered.args[1:]), {}, span)
+    return None
 
 
 @_on("cast")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.rebuild import rebuild

@@ -8,7 +8,6 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
 from paren.ir.op import OPS, Array

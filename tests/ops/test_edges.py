@@ -9,7 +9,6 @@ import pytest
 import torch
 from ops.torch_table import TORCH
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
 from paren.ir.op import OPS, Array

@@ -8,7 +8,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_graphs import STEPS, graphs, values_for
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.op import Array

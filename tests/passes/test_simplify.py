@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import graphs, values_for
 
-import paren.ir.ops  # noqa: F401  (registers the operations)
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.types import DType, TensorType
@@ -119,6 +118,16 @@ def test_operands_that_commute_make_one_node() -> None:
     assert pair.operations(pair.emit("sub", pair.emit("add", a, b), pair.emit("add", b, a))) == ["add", "sub"]
 
 
+def test_a_sum_with_a_scattered_gradient_is_scattered_into() -> None:
+    pair = Pair()
+    ids, updates, table = pair.input(5, dtype=DType.INT32), pair.input(5, 2), pair.input(4, 2)
+    scattered = pair.emit("scatter_add", pair.constant(0.0, DType.FLOAT32, 4, 2), ids, updates)
+    assert pair.operations(pair.emit("add", table, scattered)) == ["scatter_add"]
+    assert pair.operations(pair.emit("add", scattered, table)) == ["scatter_add"]
+    based = pair.emit("scatter_add", table, ids, updates)
+    assert pair.operations(pair.emit("add", table, based)) == ["scatter_add", "add"]
+
+
 @pytest.mark.parametrize(
     ("source", "middle", "target", "kept"),
     [
@@ -205,6 +214,7 @@ def test_every_structural_simplification_is_met_by_a_test() -> None:
         for name, rules in original.items():
             STRUCTURAL[name] = [_recording(rule, reached) for rule in rules]
         test_operands_that_commute_make_one_node()
+        test_a_sum_with_a_scattered_gradient_is_scattered_into()
         test_only_exact_casts_vanish(DType.INT32, DType.INT64, DType.FLOAT32, ["cast"])
         test_only_exact_casts_vanish(DType.INT32, DType.FLOAT64, DType.INT32, [])
         test_shapes_fold()

@@ -1,4 +1,4 @@
-"""All operations, one record each. Importing this package fills `paren.ir.op.OPS`; `Builder.emit` needs that done."""
+"""All operations, one record each. Importing this package fills the table `paren.ir.op.OPS`."""
 
 from paren.ir.ops import contract, elementwise, index, leaf, reduce, select, shape, windows
 

@@ -26,7 +26,14 @@ def member(type_: TensorType, allowed: Sequence[DType]) -> None:
     """The element type is one of `allowed`."""
     if type_.dtype in allowed:
         return
-    words = {(DType.BOOL,): "booleans", (DType.UINT32,): "uint32 numbers", FLOATS: "floats", INTEGERS: "integers", NUMBERS: "numbers", LOGICAL: "booleans or integers"}
+    words = {
+        (DType.BOOL,): "booleans",
+        (DType.UINT32,): "uint32 numbers",
+        FLOATS: "floats",
+        INTEGERS: "integers",
+        NUMBERS: "numbers",
+        LOGICAL: "booleans or integers",
+    }
     wanted = words.get(tuple(allowed)) or " or ".join(map(str, allowed))
     raise TypeMismatch(f"the operand is {type_}, {wanted} are needed")
 
