@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paren.cli.app import main
-from paren.inspect import doctor
-from paren.inspect.doctor import FAIL, NOTE, PASS, Examination, Row
+from paren.inspect import doctor, installation, machine
+from paren.inspect.examination import FAIL, NOTE, PASS, Examination, Row
 from paren.runtime.memory import Available
 from paren.text.codes import CODES
 
@@ -33,38 +33,45 @@ def test_every_row_that_did_not_pass_has_a_registered_code(examination: Examinat
 
 
 def test_python_and_torch_versions() -> None:
-    assert doctor.check_python((3, 10, 4)).code == "E-DEV-101"
-    assert doctor.check_python((3, 10, 4)).detail.endswith("; at least 3.11 is needed")
-    assert doctor.check_python((3, 14, 0)).state == PASS
-    assert doctor.judge_torch("2.9.1+cpu", None) == Row(
+    assert installation.check_python((3, 10, 4)).code == "E-DEV-101"
+    assert installation.check_python((3, 10, 4)).detail.endswith("; at least 3.11 is needed")
+    assert installation.check_python((3, 14, 0)).state == PASS
+    assert installation.judge_torch("2.9.1+cpu", None) == Row(
         "torch", FAIL, "2.9.1+cpu; at least 2.10 is needed", "E-DEV-103"
     )
-    assert doctor.judge_torch("2.10.0", None).state == PASS
-    assert doctor.judge_torch("2.11.0", "6.4") == Row(
+    assert installation.judge_torch("2.10.0", None).state == PASS
+    assert installation.judge_torch("2.11.0", "6.4") == Row(
         "torch", FAIL, "2.11.0 is built for ROCm 6.4, which is not supported yet", "E-DEV-103"
     )
 
 
 def test_packages_that_are_missing() -> None:
-    assert doctor.check_package("no_such_package") == Row(
+    assert installation.check_package("no_such_package") == Row(
         "no_such_package", FAIL, "not installed; pip install no_such_package", "E-DEV-102"
     )
-    assert doctor.check_optional("no_such_module", "its-package", "parquet", "Parquet files") == Row(
+    assert installation.check_optional("no_such_module", "its-package", "parquet", "Parquet files") == Row(
         "its-package", NOTE, "not installed, needed for Parquet files; pip install 'paren[parquet]'", "E-DEV-109"
     )
 
 
+def test_an_incomplete_installation_is_all_that_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "PACKAGES", ("numpy", "no_such_package"))
+    examination = doctor.examine()
+    assert not examination.usable
+    assert [row.name for row in examination.rows] == ["python", "numpy", "no_such_package", "torch"]
+
+
 def test_fall_backs_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_blas", lambda: None)
-    monkeypatch.setattr(doctor, "find_openmp", lambda: None)
-    assert doctor.check_products().code == "E-DEV-105"
-    assert doctor.check_threads().code == "E-DEV-106"
-    assert {doctor.check_products().state, doctor.check_threads().state} == {NOTE}
+    monkeypatch.setattr(machine, "find_blas", lambda: None)
+    monkeypatch.setattr(machine, "find_openmp", lambda: None)
+    assert machine.check_products().code == "E-DEV-105"
+    assert machine.check_threads().code == "E-DEV-106"
+    assert {machine.check_products().state, machine.check_threads().state} == {NOTE}
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "available_memory", lambda: Available(2**29, "memory limit of the control group"))
-    assert doctor.check_memory(2**32) == Row(
+    monkeypatch.setattr(machine, "available_memory", lambda: Available(2**29, "memory limit of the control group"))
+    assert machine.check_memory(2**32) == Row(
         "free memory",
         NOTE,
         "0.5 GiB, the memory limit of the control group; PAREN_MEMORY plans for 4.0 GiB",
@@ -73,17 +80,24 @@ def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_compiler_that_fails_or_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_TINY", "define i64 @answer(i64 %x) {\n ret i64 %x\n}\n")
-    assert doctor.check_compiler() == Row("machine code", FAIL, "6 times 7 gave 7", "E-DEV-104")
-    monkeypatch.setattr(doctor, "_TINY", "no text of LLVM")
-    assert doctor.check_compiler().code == "E-DEV-104"
+    monkeypatch.setattr(machine, "_TINY", "define i64 @answer(i64 %x) {\n ret i64 %x\n}\n")
+    assert machine.check_compiler() == Row("machine code", FAIL, "6 times 7 gave 7", "E-DEV-104")
+    monkeypatch.setattr(machine, "_TINY", "no text of LLVM")
+    assert machine.check_compiler().code == "E-DEV-104"
 
 
 def test_a_cache_folder_that_cannot_be_made_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    row = doctor.check_cache(tmp_path / "file" / "cache")
+    row = machine.check_cache(tmp_path / "file" / "cache")
     assert (row.state, row.code) == (NOTE, "E-DEV-108")
-    assert doctor.check_cache(tmp_path / "new" / "cache").state == PASS
+    assert machine.check_cache(tmp_path / "new" / "cache").state == PASS
+
+
+def test_the_device_that_would_be_used_is_opened() -> None:
+    assert machine.check_device("reference").state == PASS
+    assert machine.check_device("cpu").state == PASS
+    assert machine.check_device("cuda").code == "E-DEV-001"
+    assert machine.check_device("gpu") == Row("device", FAIL, "unknown device gpu (did you mean cpu?)", "E-DEV-002")
 
 
 def test_the_command_prints_a_table_or_json(
@@ -106,6 +120,6 @@ def test_the_command_prints_a_table_or_json(
 
 def test_a_wrong_environment_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAREN_DEVCE", "cpu")
-    environment, row = doctor._read_environment()
+    environment, row = doctor.read_variables()
     assert environment is None
     assert (row.state, row.code) == (FAIL, "E-ENV-001")

@@ -1,0 +1,105 @@
+"""The doctor's rows that use paren's own runtime; they are imported only where all packages are installed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from paren.inspect.examination import FAIL, NOTE, PASS, Row
+from paren.runtime.cache import KernelCache
+from paren.runtime.device import open_device
+from paren.runtime.library import find_blas, find_openmp
+from paren.runtime.memory import available_memory, processor_quota
+from paren.text.errors import ParenError
+
+LITTLE_MEMORY = 1 << 30  # bytes
+
+# A function of one integer, compiled as kernels are.
+_TINY = "define i64 @answer(i64 %x) {\n  %y = mul i64 %x, 6\n  ret i64 %y\n}\n"
+
+
+def check_compiler() -> Row:
+    """llvmlite compiles a function for this processor, and the function gives the right answer."""
+
+    def attempt() -> str:
+        from paren.runtime.native import Compiler  # llvmlite
+
+        compiler = Compiler(KernelCache(None))
+        address = compiler.load({"answer": _TINY}, "answer")["answer"]
+        answer = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(7)
+        if answer != 42:
+            raise ArithmeticError(f"6 times 7 gave {answer}")
+        return f"compiles and runs for {compiler.processor}"
+
+    return _attempt("machine code", FAIL, "E-DEV-104", attempt)
+
+
+def check_products() -> Row:
+    """The matrix products that torch's library exports, or the slower way through torch."""
+    if find_blas() is None:
+        detail = "torch's library exports no matrix product; products go through torch, small ones slower"
+        return Row("matrix products", NOTE, detail, "E-DEV-105")
+    return Row("matrix products", PASS, "sgemm and dgemm of torch's library")
+
+
+def check_threads() -> Row:
+    """The OpenMP runtime that kernels and products share, and the processors this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = processor_quota()
+    processors = f"{min(count, quota or count)} processors"
+    if find_openmp() is None:
+        return Row("threads", NOTE, f"no OpenMP runtime (libgomp) of {processors}; kernels use one", "E-DEV-106")
+    return Row("threads", PASS, f"OpenMP, {processors}")
+
+
+def check_memory(limit: int | None) -> Row:
+    """Free memory; `limit` is what PAREN_MEMORY sets, in bytes."""
+    free = available_memory()
+    detail = f"{free.bytes / 2**30:.1f} GiB, the {free.limit}"
+    if limit is not None:
+        detail += f"; PAREN_MEMORY plans for {limit / 2**30:.1f} GiB"
+    if free.bytes < LITTLE_MEMORY:
+        return Row("free memory", NOTE, detail, "E-DEV-107")
+    return Row("free memory", PASS, detail)
+
+
+def check_cache(folder: Path) -> Row:
+    """The cache folder can be made and written."""
+
+    def attempt() -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(b"paren")
+        return str(folder)
+
+    return _attempt("cache folder", NOTE, "E-DEV-108", attempt)
+
+
+def check_device(name: str) -> Row:
+    """The device that runs use where none is named opens."""
+
+    def attempt() -> str:
+        device = open_device(name)
+        return f"{device.name}, {device.threads} threads"
+
+    return _attempt("device", FAIL, "E-DEV-104", attempt)
+
+
+def check_cuda() -> Row:
+    """Why CUDA cannot be used, with what there is of it; the CPU alone is enough."""
+    driver = Path("/proc/driver/nvidia/version")
+    found = "an NVIDIA driver is installed" if driver.exists() else "there is no NVIDIA driver either"
+    return Row("cuda", NOTE, f"this version of paren trains on the CPU only; {found}", "E-DEV-001")
+
+
+def _attempt(name: str, state: str, code: str, attempt: Callable[[], str]) -> Row:
+    """The row of a check that uses what it checks: any failure of it is the finding, `code` if it has no own."""
+    try:
+        return Row(name, PASS, attempt())
+    except ParenError as error:
+        return Row(name, state, error.message, error.code)
+    except Exception as error:
+        return Row(name, state, (str(error).splitlines() or [type(error).__name__])[0], code)
