@@ -1,0 +1,197 @@
+"""Windows over streams of tokens, and token files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from paren.data.dataset import Array, Chunk, Int64Array
+from paren.data.digest import digest_of, file_digest
+from paren.data.paths import find_file, shown
+from paren.data.splits import split_ranges
+from paren.ir.program import DataForm
+from paren.text.errors import ParenError
+from paren.text.source import Span
+
+CHUNK = 1 << 20
+TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class TokenSplit:
+    """Windows of `length + 1` tokens that begin every `stride` tokens of each stretch; `tokens` are the first `length`
+    of a window, `targets` the last.
+
+    `stream`: (tokens,), memory-mapped, in its stored dtype. `stretches`: int64[n + 1], ascending borders within the
+    stream; no window spans one. A stretch ends without a window for its rest. `origin` names the stream in messages, in
+    which token `i` of the stream is `first + i`.
+    """
+
+    name: str
+    stream: Array = field(repr=False)
+    stretches: Int64Array = field(repr=False)
+    length: int
+    stride: int
+    origin: str
+    first: int
+    digest: str
+
+    @cached_property
+    def _windows(self) -> Int64Array:
+        """int64[n + 1]: number of windows before each stretch, and in all."""
+        sizes = np.diff(self.stretches)
+        counts = np.maximum(0, (sizes - self.length - 1) // self.stride + 1)
+        return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self._windows[-1])
+
+    @property
+    def skipped(self) -> int:
+        """How many stretches are too short for a window."""
+        return int(np.sum(np.diff(self._windows) == 0))
+
+    def read(self, indices: Int64Array) -> dict[str, Array]:
+        stretch = np.searchsorted(self._windows, indices, side="right") - 1
+        starts = self.stretches[stretch] + (indices - self._windows[stretch]) * self.stride
+        windows = self.stream[starts[:, None] + np.arange(self.length + 1)].astype(np.int32)
+        return {"tokens": windows[:, :-1].copy(), "targets": windows[:, 1:].copy()}
+
+    def chunks(self, field: str) -> Iterator[Chunk]:
+        """All tokens, those included that no window holds: a wrong one among them is a fault of the file all the
+        same."""
+        for start in range(0, len(self.stream), CHUNK):
+            yield Chunk(np.asarray(self.stream[start : start + CHUNK]), self._place(start))
+
+    def _place(self, start: int) -> _Place:
+        return _Place(self.origin, self.first + start)
+
+
+@dataclass(frozen=True)
+class _Place:
+    origin: str
+    first: int
+
+    def __call__(self, index: int) -> str:
+        return f"token {self.first + index} of {self.origin}"
+
+
+def positive_option(form: DataForm, name: str, default: int | None = None) -> int:
+    """An integer option that must be at least 1. Raises E-DATA-022 where it is missing or is none."""
+    value = form.options.get(name, default)
+    if value is None:
+        raise ParenError("E-DATA-022", f"{form.kind} needs the option :{name}", form.span)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        message = f"the option :{name} must be an integer of at least 1, and is {value!r}"
+        raise ParenError("E-DATA-022", message, form.spans.get(name, form.span))
+    return value
+
+
+def token_split(
+    form: DataForm, name: str, stream: Array, stretches: Int64Array, origin: str, first: int, digest: str
+) -> TokenSplit:
+    """The windows of one split. Raises E-DATA-004 where not even one fits."""
+    length = positive_option(form, "length")
+    stride = positive_option(form, "stride", length)
+    split = TokenSplit(name, stream, stretches, length, stride, origin, first, digest_of(digest, length, stride))
+    if split.count == 0:
+        longest = int(np.diff(stretches).max(initial=0))
+        if len(stretches) > 2:
+            message = f"the longest of the {len(stretches) - 1} documents in split {name} has {longest} tokens"
+        else:
+            message = f"split {name} has {longest} tokens"
+        raise ParenError(
+            "E-DATA-004",
+            f"{message}, but one example of length {length} needs {length + 1}",
+            form.spans.get("split", form.span),
+            fix="supply more text, a smaller :length, or a larger fraction for this split",
+        )
+    return split
+
+
+def open_token_file(form: DataForm, root: Path, cache: Path) -> dict[str, TokenSplit]:
+    """Opens a `.npy` file of one axis, or a file of bare little-endian integers of the dtype `:dtype`.
+
+    It is memory-mapped. `:split` cuts it into contiguous ranges; `:validation` names another file for that split.
+    Raises E-DATA-001 (no file), E-DATA-003 (no tokens in it), E-DATA-004 (too short), E-DATA-005 (a split gets
+    nothing), E-DATA-022 (options that contradict each other).
+    """
+    files = {"0": str(form.arguments[0])}
+    if "validation" in form.options:
+        if "split" in form.options:
+            raise ParenError(
+                "E-DATA-022", "give either :split or :validation, not both", form.spans.get("validation", form.span)
+            )
+        files["validation"] = str(form.options["validation"])
+    splits: dict[str, TokenSplit] = {}
+    for key, written in files.items():
+        path = find_file(form, key, written, root)
+        place = shown(path, root)
+        stream = _map_tokens(form, key, path, place)
+        digest = digest_of(file_digest(path, cache), stream.dtype.str)
+        ranges = split_ranges(form, len(stream), "tokens") if key == "0" else {"validation": (0, len(stream))}
+        for name, (start, stop) in ranges.items():
+            part = stream[start:stop]
+            stretches = np.array([0, len(part)], np.int64)
+            splits[name] = token_split(form, name, part, stretches, place, start, digest_of(digest, start, stop))
+    return splits
+
+
+def _map_tokens(form: DataForm, key: str, path: Path, place: str) -> Array:
+    span = form.spans.get(key, form.span)
+    if path.suffix.lower() == ".npy":
+        return _map_numpy(form, path, place, span)
+    if "dtype" not in form.options:
+        raise ParenError(
+            "E-DATA-022",
+            f"{place} is a file of bare integers, so it needs the option :dtype",
+            form.span,
+            fix="write :dtype uint16",
+        )
+    name = str(form.options["dtype"])
+    if name not in TOKEN_TYPES:
+        raise ParenError(
+            "E-DATA-003",
+            f"tokens cannot be of type {name}",
+            form.spans.get("dtype", form.span),
+            fix=f"use one of {', '.join(TOKEN_TYPES)}",
+        )
+    dtype = np.dtype(name).newbyteorder("<")
+    size = path.stat().st_size
+    if size == 0:
+        raise ParenError("E-DATA-003", f"{place} is empty", span)
+    if size % dtype.itemsize:
+        raise ParenError(
+            "E-DATA-003",
+            f"{place} has {size} bytes, which is no whole number of {name} tokens of {dtype.itemsize} bytes",
+            span,
+            fix="the file is cut off, or :dtype is not the one that it was written with",
+        )
+    return np.memmap(path, dtype, mode="r")
+
+
+def _map_numpy(form: DataForm, path: Path, place: str, span: Span) -> Array:
+    try:
+        stream: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ParenError("E-DATA-003", f"{place} is not a NumPy array file: {reason}", span) from None
+    if stream.ndim != 1 or stream.dtype.kind not in "iu":
+        shape = " ".join(map(str, stream.shape))
+        message = f"{place} holds {stream.dtype}[{shape}], but tokens are integers along one axis"
+        raise ParenError("E-DATA-003", message, span)
+    if "dtype" in form.options and stream.dtype.name != form.options["dtype"]:
+        raise ParenError(
+            "E-DATA-003",
+            f"{place} holds {stream.dtype}, but :dtype says {form.options['dtype']}",
+            form.spans.get("dtype", form.span),
+            fix="remove :dtype, a .npy file knows its own",
+        )
+    if not len(stream):
+        raise ParenError("E-DATA-003", f"{place} is empty", span)
+    return stream
