@@ -92,31 +92,36 @@ class CheckpointStore:
         return checkpoint
 
     def follow(self, checkpoint: Checkpoint) -> None:
-        """Makes a checkpoint the one that training continues from: `latest` names it from now on.
+        """Makes a checkpoint the one that training continues from.
 
-        `latest` is a hint: without it the newest descendant of the one it names is found all the same.
+        `latest` then has two lines: its name, and the highest sequence number so far. Descendants that were written
+        before that, with lower numbers, are an abandoned branch; one that is written later continues the lineage, even
+        if a kill comes before `latest` names it.
         """
         self.head = checkpoint
         if checkpoint.folder.parent != self.root:
             return
+        newest = max((each.manifest.sequence for each in self.all()[0]), default=checkpoint.manifest.sequence)
         try:
-            write_atomically(self.files, self.root / LATEST, f"{checkpoint.folder.name}\n".encode())
+            write_atomically(self.files, self.root / LATEST, f"{checkpoint.folder.name}\n{newest}\n".encode())
         except OSError as error:
             self.notice(f"{self.root / LATEST} could not be written ({_reason(error)})")
 
     def lineage(self) -> tuple[list[Checkpoint], dict[str, str]]:
         """The checkpoints to resume from, best first, and those that cannot be read (name -> reason).
 
-        First come the descendants of the one that `latest` names (a kill may have come before `latest` moved), the
-        newest first, then itself, then its ancestors. Checkpoints of an abandoned branch are not among them.
+        First come the later descendants of the one that `latest` names, the newest first, then itself, then its
+        ancestors. Checkpoints of an abandoned branch are not among them. Without a readable `latest`, they come in
+        the order of writing, the last one first.
         """
         found, unreadable = self.all()
-        by_name = {each.folder.name: each for each in found}
-        head = by_name.get(self._pointer())
+        name, floor = self._pointer()
+        head = next((each for each in found if each.folder.name == name), None)
         if head is None:
             return found, unreadable
         by_id = {each.manifest.id: each for each in found}
-        newer = [each for each in found if any(old is head for old in _ancestors(each, by_id))]
+        later = [each for each in found if each.manifest.sequence > floor]
+        newer = [each for each in later if any(old is head for old in _ancestors(each, by_id))]
         older = _ancestors(head, by_id)
         oldest = (older or [head])[-1].manifest.step
         older += [each for each in found if each.manifest.step < oldest]
@@ -235,11 +240,12 @@ class CheckpointStore:
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
 
-    def _pointer(self) -> str:
+    def _pointer(self) -> tuple[str, int]:
         try:
-            return (self.root / LATEST).read_text(encoding="utf-8").strip()
+            name, newest = (self.root / LATEST).read_text(encoding="utf-8").split()
+            return name, int(newest)
         except (OSError, ValueError):
-            return ""
+            return "", 0
 
     def _retire(self, newest: Checkpoint) -> None:
         found, _ = self.all()
