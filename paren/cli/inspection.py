@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from paren.cli.options import File, Json, Settings, Variant
-from paren.cli.output import print_json, print_result, print_table
-from paren.cli.summary import write_summary
+from paren.cli.output import print_json, print_painted, print_result, print_table
+from paren.cli.summary import SUMMARY_STYLES, write_summary
 from paren.text.errors import did_you_mean
 
 STAGES = ("forms", "program", "graph", "fused", "plan", "code")
@@ -32,7 +32,7 @@ def check(file: File, variant: Variant = None, settings: Settings = None, json: 
     if json:
         print_json({"file": str(file), **summary})
     else:
-        print_result(write_summary(str(file), summary))
+        print_painted(write_summary(str(file), summary), SUMMARY_STYLES)
 
 
 def show(

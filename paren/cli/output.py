@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paren.text.errors import Note, ParenError, render
@@ -21,6 +22,20 @@ _PIPE_WIDTH = 1000
 def print_result(text: str) -> None:
     """Writes a result to stdout as it is."""
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def print_painted(text: str, styles: Mapping[str, str]) -> None:
+    """Writes a result to stdout; on a terminal, what each pattern of `styles` matches is in its style."""
+    if not sys.stdout.isatty():
+        print_result(text)
+        return
+    from rich.console import Console  # see print_table
+    from rich.text import Text
+
+    painted = Text(text)
+    for pattern, style in styles.items():
+        painted.highlight_regex(pattern, style)
+    Console(highlight=False, soft_wrap=True).print(painted, end="")
 
 
 def print_json(data: object) -> None:

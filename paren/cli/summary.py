@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 # Longest list of named shapes that `check` prints; `--json` has all of them.
 _LONGEST_TABLE = 12
 
+# What is painted on a terminal: `ok`, and the names of the lines.
+SUMMARY_STYLES = {r"(?<=: )ok(?=\n)": "bold green", r"(?m)^  \S+:": "cyan"}
+
 
 def write_summary(name: str, summary: Mapping[str, object]) -> str:
     """`NAME: ok`, then one line a value; tables (name -> shape) and lists (notes) are indented below theirs."""
