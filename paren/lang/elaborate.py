@@ -1,0 +1,171 @@
+"""From a path to a `Program`: reads, defines, evaluates, and reports all mistakes of a file at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import paren.ir.ops
+import paren.lang.special  # noqa: F401  (both fill tables)
+from paren.ir.graph import Graph
+from paren.ir.program import DataForm, Diagnostic, Program
+from paren.lang.core import Compiler
+from paren.lang.data import parse_data
+from paren.lang.graphs import Graphs, callable_model, check_unused, define_models
+from paren.lang.imports import Files
+from paren.lang.optimizer import Optimizers
+from paren.lang.prelude_files import prelude_namespace
+from paren.lang.run import data_name, expressions, parse_run, run_options
+from paren.lang.session import Session
+from paren.lang.settings import Settings, apply_variant
+from paren.lang.study import build_study
+from paren.lang.toplevel import TopLevel
+from paren.lang.value import Namespace
+from paren.text.errors import InternalError, ParenError, ParenErrors
+from paren.text.forms import List
+from paren.text.source import Source, Span
+
+_PYTHON_FRAMES = 20000
+
+
+def elaborate(
+    path: str | Path,
+    *,
+    variant: str | None = None,
+    overrides: Sequence[str] = (),
+    rows: int | None = None,
+    read_file: Callable[[Path], bytes] | None = None,
+) -> Program:
+    """The program of a file.
+
+    `overrides` are `name=value` texts with values as in the language; they win over the variant. `rows` is the number
+    of examples in each graph, by default a microbatch (batch / microbatches, rounded up). `read_file` gives the bytes
+    of a path (for texts that are not on disk). Raises `ParenError`, or `ParenErrors` with all mistakes that were
+    found.
+    """
+    files = Files(read_file)
+    files.load(Path(path))
+    files.report.finish()
+    with _deep_recursion():
+        return _Elaboration(files, str(path), variant).run(overrides, rows)
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Room for nested calls of the program: their depth is limited by the session, long before Python's limit."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _PYTHON_FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class _Elaboration:
+    def __init__(self, files: Files, path: str, variant: str | None) -> None:
+        self.files = files
+        self.path = path
+        self.variant = variant
+        self.session = Session()
+        self.compiler = Compiler(self.session, Namespace({}, prelude_namespace(self.session)), internal=False)
+        self.top = TopLevel(self.session, self.compiler, Settings(self.session))
+
+    def run(self, overrides: Sequence[str], rows: int | None) -> Program:
+        session, top = self.session, self.top
+        top.sort(self.files.forms)
+        replaced: dict[str, List] = {}
+        with session.collect():
+            replaced = apply_variant(top.settings, top.named("defvariant"), self.variant)
+        top.settings.command_line(overrides)
+        top.set_literals()
+        models = define_models(top)
+        top.force()
+        datas: dict[str, DataForm] = {}
+        for name, form in top.named("defdata").items():
+            with session.collect():
+                data = parse_data(self.compiler, form)
+                if data is not None:
+                    datas[name] = data
+        study = build_study(top, replaced)
+        run_form = top.named("defrun").get("")
+        self._need("defdata", bool(top.named("defdata")))
+        self._need("defmodel", bool(top.named("defmodel")))
+        self._need("defrun", run_form is not None)
+        if run_form is None:
+            raise self._failure()
+        options = run_options(self.compiler, run_form)
+        chosen = data_name(options, list(top.named("defdata")))
+        parts = expressions(options)
+        settings = parse_run(options, list(parts.metrics))
+        if chosen is None or chosen not in datas:
+            raise self._failure()
+        data = datas[chosen]
+        graphs = Graphs(session, self.compiler, data.fields, rows or -(-settings.batch // settings.microbatches))
+        loss, evaluate = graphs.loss(parts, True), graphs.loss(parts, False)
+        diagnostics: dict[str, tuple[Diagnostic, Graph]] = {}
+        for name, form in top.named("defdiagnostic").items():
+            with session.collect():
+                diagnostic = graphs.diagnostic(name, form)
+                if diagnostic is not None:
+                    diagnostics[name] = diagnostic
+        declarations = session.declarations
+        used = [model for model in models.values() if model.name in session.called]
+        for model in models.values():
+            if model.name not in session.called:
+                check_unused(session, model)
+                declarations.note(f"{model.span}: the model {model.name} is not used by the run, so it is not trained")
+        initialize = graphs.initialize(run_form.span)
+        parameters = list(declarations.parameters.values())
+        groups = None
+        if not session.errors or parts.optimizer is not None:
+            with session.collect():
+                groups = Optimizers(session, self.compiler, parameters).build(parts)
+        if session.errors or loss is None or evaluate is None or initialize is None or groups is None:
+            raise self._failure()
+        updates, slots, moments = groups
+        return Program(
+            path=self.path,
+            variant=self.variant,
+            settings=tuple(top.settings.values.values()),
+            sources=self.files.texts,
+            run=settings,
+            data=data,
+            rows=graphs.rows,
+            models=tuple(callable_model(session, model) for model in used),
+            parameters=slots,
+            moments=moments,
+            loss=loss,
+            evaluate=evaluate,
+            diagnostics=diagnostics,
+            initialize=initialize,
+            updates=updates,
+            metrics=tuple(parts.metrics),
+            bounds=tuple(declarations.bounds),
+            notes=tuple(declarations.notes),
+            study=study,
+        )
+
+    def _need(self, head: str, present: bool) -> None:
+        if not present:
+            text = next(iter(self.files.texts.values()))
+            place = Span(Source(self.path, text), 0, 0)
+            what = {"defdata": "data", "defmodel": "model", "defrun": "run"}[head]
+            self.session.record(
+                ParenError("E-FORM-011", f"the file declares no {what}: ({head} ...) is missing", place)
+            )
+
+    def _failure(self) -> ParenError:
+        errors = sorted(self.session.errors, key=self._order)
+        if not errors:
+            raise InternalError("lang", "elaboration stopped without a mistake")
+        return errors[0] if len(errors) == 1 else ParenErrors(errors)
+
+    def _order(self, error: ParenError) -> tuple[int, int]:
+        """The order of the text: the main file, then its imports, then the command line."""
+        if error.span is None:
+            return -1, 0
+        names = list(self.files.texts)
+        name = error.span.source.name
+        return names.index(name) if name in names else len(names), error.span.start
