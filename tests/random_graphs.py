@@ -140,6 +140,17 @@ def _whole_numbers(d: _Drawing) -> Node:
     return d.emit("cast", result, dtype=d.dtype)
 
 
+def _stairs(d: _Drawing) -> Node:
+    """Functions with jumps, at points away from them: 0.6 k + 0.3 is no integer, and 0.5 + |x| is above 0."""
+    whole = d.emit("cast", d.pick(d.integers), dtype=d.dtype)
+    kind = d.pick(("floor", "ceil", "sign", "is_finite"))
+    if kind in ("floor", "ceil"):
+        return d.apply(kind, d.apply("add", d.apply("mul", whole, 0.6), 0.3))
+    if kind == "sign":
+        return d.apply(kind, d.apply("neg", d.apply("add", d.apply("abs", d.pick(d.floats)), 0.5)))
+    return d.emit("cast", d.apply(kind, d.pick(d.floats)), dtype=d.dtype)
+
+
 def _random(d: _Drawing) -> Node:
     shape = d.shape()
     words = []
@@ -147,7 +158,8 @@ def _random(d: _Drawing) -> Node:
         words.append(d.emit("iota", shape=shape, axis=axis, dtype=DType.UINT32))
     words += [d.builder.broadcast(d.builder.constant(7 + i, DType.UINT32, d.span()), shape) for i in range(4)]
     bits = d.emit("threefry", *words[:4], word=d.number(0, 1))
-    small = d.apply("shift_right", bits, 9)
+    mixed = d.apply(d.pick(("or", "xor")), bits, d.apply("shift_left", bits, d.number(0, 33)))
+    small = d.apply("shift_right", mixed, 9)
     return d.apply("mul", d.emit("cast", small, dtype=d.dtype), 2.0**-23)
 
 
@@ -286,6 +298,7 @@ STEPS: dict[str, Callable[[_Drawing], Node]] = {
     "where": _where,
     "flags": _flags,
     "whole_numbers": _whole_numbers,
+    "stairs": _stairs,
     "random": _random,
     "reshape": _reshape,
     "transpose": _transpose,
@@ -334,7 +347,7 @@ def graphs(
     for _ in range(d.number(min(4, most), most)):
         node = STEPS[d.pick(steps)](d)
         if node.type.size <= LIMIT and len(node.shape) <= 5:
-            d.floats.append(node)
+            d.floats.insert(0, node)  # first, because hypothesis prefers what comes first: so programs grow deep
             made.append(node)
     made = made or d.floats[:1]
     outputs = {f"y{i}": d.pick(made) for i in range(d.number(1, 3))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from ops.torch_table import TORCH
+from torch_table import TORCH
 
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 import torch
-from ops.torch_table import TORCH, WITHOUT_VALUE
+from torch_table import TORCH, WITHOUT_VALUE
 
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
