@@ -92,40 +92,38 @@ class CheckpointStore:
         return checkpoint
 
     def follow(self, checkpoint: Checkpoint) -> None:
-        """Makes a checkpoint the one that training continues from.
+        """Makes a checkpoint the one that training continues from, and lets `latest` name it.
 
-        `latest` then has two lines: its name, and the highest sequence number so far. Descendants that were written
-        before that, with lower numbers, are an abandoned branch; one that is written later continues the lineage, even
-        if a kill comes before `latest` names it.
+        `latest` has three lines: its name; the highest sequence number so far, so that whatever is written later
+        belongs to the lineage, even if a kill comes before `latest` names it; the names of its ancestors.
         """
+        ancestors = self._ancestors(checkpoint)
         self.head = checkpoint
         if checkpoint.folder.parent != self.root:
             return
         newest = max((each.manifest.sequence for each in self.all()[0]), default=checkpoint.manifest.sequence)
+        lines = (checkpoint.folder.name, str(newest), " ".join(ancestors))
         try:
-            write_atomically(self.files, self.root / LATEST, f"{checkpoint.folder.name}\n{newest}\n".encode())
+            write_atomically(self.files, self.root / LATEST, "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             self.notice(f"{self.root / LATEST} could not be written ({_reason(error)})")
 
     def lineage(self) -> tuple[list[Checkpoint], dict[str, str]]:
         """The checkpoints to resume from, best first, and those that cannot be read (name -> reason).
 
-        First come the later descendants of the one that `latest` names, the newest first, then itself, then its
-        ancestors. Checkpoints of an abandoned branch are not among them. Without a readable `latest`, they come in
-        the order of writing, the last one first.
+        First come those written after `latest`, the newest first, then the one it names, then its ancestors.
+        Checkpoints of an abandoned branch are not among them. Without a readable `latest`, they come in the order of
+        writing, the last one first.
         """
         found, unreadable = self.all()
-        name, floor = self._pointer()
-        head = next((each for each in found if each.folder.name == name), None)
-        if head is None:
+        pointer = self._pointer()
+        if pointer is None:
             return found, unreadable
-        by_id = {each.manifest.id: each for each in found}
-        later = [each for each in found if each.manifest.sequence > floor]
-        newer = [each for each in later if any(old is head for old in _ancestors(each, by_id))]
-        older = _ancestors(head, by_id)
-        oldest = (older or [head])[-1].manifest.step
-        older += [each for each in found if each.manifest.step < oldest]
-        return [*newer, head, *older], unreadable
+        name, newest, ancestors = pointer
+        line = [each for each in found if each.manifest.sequence > newest]
+        by_name = {each.folder.name: each for each in found if each.manifest.sequence <= newest}
+        line += [by_name[old] for old in (name, *ancestors) if old in by_name]
+        return line, unreadable
 
     def all(self) -> tuple[list[Checkpoint], dict[str, str]]:
         """Every checkpoint of this run in the folder, the last written first, and the unreadable ones' reasons."""
@@ -240,12 +238,31 @@ class CheckpointStore:
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
 
-    def _pointer(self) -> tuple[str, int]:
+    def _pointer(self) -> tuple[str, int, list[str]] | None:
+        """What `latest` says: name, highest sequence number, names of the ancestors."""
         try:
-            name, newest = (self.root / LATEST).read_text(encoding="utf-8").split()
-            return name, int(newest)
+            name, newest, ancestors = (self.root / LATEST).read_text(encoding="utf-8").splitlines()
+            return name, int(newest), ancestors.split()
         except (OSError, ValueError):
-            return "", 0
+            return None
+
+    def _ancestors(self, checkpoint: Checkpoint) -> list[str]:
+        """Names of the checkpoints that a checkpoint descends from and that still stand, the newest first.
+
+        They are taken from `latest` where it knows the checkpoint or its parent: the manifests between may be damaged.
+        """
+        pointer = self._pointer()
+        line = [pointer[0], *pointer[2]] if pointer else []
+        parent = checkpoint.manifest.parent
+        if checkpoint.folder.name in line:
+            line = line[line.index(checkpoint.folder.name) + 1 :]
+        elif not (self.head and self.head.manifest.id == parent and self.head.folder.name in line[:1]):
+            by_id = {each.manifest.id: each for each in self.all()[0]}
+            line = []
+            while (old := by_id.get(parent or "")) is not None:
+                line.append(old.folder.name)
+                parent = old.manifest.parent
+        return [name for name in line if (self.root / name).is_dir()]
 
     def _retire(self, newest: Checkpoint) -> None:
         found, _ = self.all()
@@ -339,14 +356,6 @@ def _compare(checkpoint: Checkpoint, slots: Mapping[str, Array], exact: bool) ->
         with report.collect():
             raise ParenError("E-CKPT-006", f"checkpoint {name_of} holds slot '{name}', which the program does not have")
     report.finish()
-
-
-def _ancestors(checkpoint: Checkpoint, by_id: Mapping[str, Checkpoint]) -> list[Checkpoint]:
-    chain: list[Checkpoint] = []
-    while (parent := by_id.get(checkpoint.manifest.parent or "")) is not None:
-        chain.append(parent)
-        checkpoint = parent
-    return chain
 
 
 def _reason(error: OSError) -> str:
