@@ -406,7 +406,8 @@ UNARY: dict[str, Callable[[Float, str], str]] = {
 }
 # What a function needs besides itself.
 NEEDS = {"tanh": ("expm1",)}
-LIBRARY64 = ("log1p", "expm1", "tanh", "erf", "fmod")  # functions of the C library, for float64
+# Functions of the C library, for float64, and their operands.
+LIBRARY64 = {"log1p": "double", "expm1": "double", "tanh": "double", "erf": "double"}
 
 
 def _unary(name: str) -> list[str]:
