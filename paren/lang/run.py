@@ -110,7 +110,7 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
     if microbatches > batch:
         session.record(
             ParenError(
-                "E-RUN-002",
+                "E-DEFRUN-002",
                 f":microbatches {microbatches} is more than the {batch} examples of a batch",
                 options.place("microbatches"),
                 notes=[Note("the batch", options.place("batch"))],
@@ -121,17 +121,17 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
     if steps is not None and epochs is not None:
         first = Note("the other one", options.place("steps"))
         session.record(
-            ParenError("E-RUN-001", ":steps and :epochs exclude each other", options.place("epochs"), notes=[first])
+            ParenError("E-DEFRUN-001", ":steps and :epochs exclude each other", options.place("epochs"), notes=[first])
         )
     elif steps is None and epochs is None and "steps" not in options and "epochs" not in options:
         session.record(
-            ParenError("E-RUN-001", "defrun needs :steps or :epochs", options.span, fix="write :steps 1000, say")
+            ParenError("E-DEFRUN-001", "defrun needs :steps or :epochs", options.span, fix="write :steps 1000, say")
         )
     reproducible = options.optional_integer("reproducible-over")
     if reproducible is not None and microbatches % reproducible:
         session.record(
             ParenError(
-                "E-RUN-003",
+                "E-DEFRUN-003",
                 f":reproducible-over {reproducible} does not divide the {microbatches} microbatches",
                 options.place("reproducible-over"),
             )
@@ -183,7 +183,7 @@ def _precision(options: Options) -> str:
     if precision != "off":
         options.session.record(
             ParenError(
-                "E-RUN-004",
+                "E-DEFRUN-004",
                 f":precision {precision} is not available in this version",
                 options.place("precision"),
                 fix="write :precision off, which computes in float32",
@@ -213,14 +213,14 @@ def _best(options: Options, key: str, metrics: list[str]) -> Best | None:
         if metric.name not in known:
             hint = did_you_mean(metric.name, known)
             raise ParenError(
-                "E-RUN-005",
+                "E-DEFRUN-005",
                 f"unknown series {metric.name}{hint}",
                 metric.span,
                 fix=f"the series are {', '.join(known)}",
             )
         if "evaluate-every" not in options and "epochs" not in options:
             raise ParenError(
-                "E-RUN-005", f":{key} needs :evaluate-every or :epochs", form.span, fix="write :evaluate-every 100, say"
+                "E-DEFRUN-005", f":{key} needs :evaluate-every or :epochs", form.span, fix="write :evaluate-every 100, say"
             )
         patience: int | None = None
         if key == "stop-early":
