@@ -30,8 +30,8 @@ def open_arrays(form: DataForm, root: Path, cache: Path) -> dict[str, ArraySplit
     Raises E-DATA-001 (no file), E-DATA-006 (no such format, or damaged), E-DATA-007 (no such column), E-DATA-020 (a
     cell of a CSV file), E-DATA-014 (pyarrow is missing), and what `cut_into_splits` raises.
     """
-    sources = _column_names(form)
-    types = {name: field.type.dtype for field in form.fields for name in sources[field.name]}
+    listed = _listed_columns(form)
+    types = {name: field.type.dtype for field in form.fields for name in listed.get(field.name, (field.name,))}
     found: dict[str, Column] = {}
     for number, argument in enumerate(form.arguments):
         span = form.spans.get(str(number), form.span)
@@ -41,27 +41,20 @@ def open_arrays(form: DataForm, root: Path, cache: Path) -> dict[str, ArraySplit
                 message = f"column {name} is in two files: {found[name].origin}, {column.origin}"
                 raise ParenError("E-DATA-007", message, span)
             found[name] = column
-    columns = {field.name: _gather(form, field, sources[field.name], found) for field in form.fields}
+    columns = {field.name: _gather(field, listed.get(field.name), found) for field in form.fields}
     digest = digest_of(*((name, column.digest) for name, column in sorted(columns.items())))
     return cut_into_splits(form, columns, digest)
 
 
-def _column_names(form: DataForm) -> dict[str, tuple[str, ...]]:
-    sources: dict[str, tuple[str, ...]] = {field.name: (field.name,) for field in form.fields}
+def _listed_columns(form: DataForm) -> dict[str, tuple[str, ...]]:
+    """`:columns`: field name -> column names."""
     written = form.options.get("columns", ())
-    for pair in written if isinstance(written, tuple) else ():
-        name, columns = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, ())
-        if name not in sources:
-            raise ParenError(
-                "E-DATA-007",
-                f":columns names {name}, which is no declared field{did_you_mean(str(name), sources)}",
-                form.spans.get("columns", form.span),
-            )
-        sources[str(name)] = tuple(map(str, columns)) if isinstance(columns, tuple) else (str(columns),)
-    return sources
+    pairs = [pair for pair in written if isinstance(pair, tuple)] if isinstance(written, tuple) else []
+    return {str(name): tuple(map(str, names)) for name, names in pairs if isinstance(names, tuple)}
 
 
-def _gather(form: DataForm, field: Field, names: tuple[str, ...], found: Mapping[str, Column]) -> Column:
+def _gather(field: Field, listed: tuple[str, ...] | None, found: Mapping[str, Column]) -> Column:
+    names = listed or (field.name,)
     for name in names:
         if name not in found:
             raise ParenError(
@@ -70,17 +63,19 @@ def _gather(form: DataForm, field: Field, names: tuple[str, ...], found: Mapping
                 f"there is {', '.join(found) or 'nothing'}",
                 field.span,
             )
-    if len(names) == 1:
-        return found[names[0]]
     parts = [found[name] for name in names]
+    if listed is None:
+        return parts[0]
     shapes = {part.values.shape for part in parts}
     if len(shapes) > 1 or parts[0].values.ndim != 1:
-        listed = ", ".join(f"{part.origin} has [{' '.join(map(str, part.values.shape))}]" for part in parts)
+        shown_shapes = ", ".join(f"{part.origin} has [{' '.join(map(str, part.values.shape))}]" for part in parts)
         raise ParenError(
-            "E-DATA-009", f"the columns of field {field.name} must each have one number a sample: {listed}", field.span
+            "E-DATA-009",
+            f"the columns of field {field.name} must each have one number a sample: {shown_shapes}",
+            field.span,
         )
-    values = np.stack([part.values for part in parts], axis=1)
-    return Column(values, f"columns {', '.join(names)} in {parts[0].origin.split(' in ', 1)[1]}", array_digest(values))
+    values = np.stack([part.values for part in parts], axis=1).reshape(-1, *field.type.shape)
+    return Column(values, f"columns {', '.join(names)}", array_digest(values))
 
 
 def _read(path: Path, place: str, types: Mapping[str, DType], cache: Path, span: Span) -> dict[str, Column]:

@@ -20,7 +20,7 @@ from paren.data.digest import digest_of, file_digest
 from paren.data.documents import Document, document_sizes, find_documents, pieces_between
 from paren.data.paths import find_file, shown
 from paren.data.splits import TRAIN, split_fractions, split_ranges
-from paren.data.stream import TokenSplit, positive_option, token_split
+from paren.data.stream import TokenSplit, token_split
 from paren.data.tokenizer import BYTES, ByteTokenizer, Tokenizer, load_tokenizer, train_byte_pair
 from paren.ir.program import DataForm
 from paren.text.errors import ParenError
@@ -56,7 +56,6 @@ def open_corpus(form: DataForm, root: Path, cache: Path) -> Dataset:
     when they are used again.
     """
     encoding = _read_encoding(form, root)
-    positive_option(form, "length")
     documents = find_documents(form, root, cache)
     key = digest_of(
         FORMAT,

@@ -14,11 +14,10 @@ from paren.data.digest import digest_of, file_digest
 from paren.data.paths import find_file, shown
 from paren.data.splits import split_ranges
 from paren.ir.program import DataForm
-from paren.text.errors import ParenError
+from paren.text.errors import InternalError, ParenError
 from paren.text.source import Span
 
 CHUNK = 1 << 20
-TOKEN_TYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,11 @@ class _Place:
         return f"token {self.first + index} of {self.origin}"
 
 
-def positive_option(form: DataForm, name: str, default: int | None = None) -> int:
-    """An integer option that must be at least 1. Raises E-DATA-022 where it is missing or is none."""
+def integer_option(form: DataForm, name: str, default: int = 1) -> int:
+    """An option that the form's reader has made sure is an integer of at least 1."""
     value = form.options.get(name, default)
-    if value is None:
-        raise ParenError("E-DATA-022", f"{form.kind} needs the option :{name}", form.span)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        message = f"the option :{name} must be an integer of at least 1, and is {value!r}"
-        raise ParenError("E-DATA-022", message, form.spans.get(name, form.span))
+    if not isinstance(value, int):
+        raise InternalError("data", f"the option :{name} of {form.kind} is {value!r}")
     return value
 
 
@@ -96,8 +92,8 @@ def token_split(
     form: DataForm, name: str, stream: Array, stretches: Int64Array, origin: str, first: int, digest: str
 ) -> TokenSplit:
     """The windows of one split. Raises E-DATA-004 where not even one fits."""
-    length = positive_option(form, "length")
-    stride = positive_option(form, "stride", length)
+    length = integer_option(form, "length")
+    stride = integer_option(form, "stride", length)
     split = TokenSplit(name, stream, stretches, length, stride, origin, first, digest_of(digest, length, stride))
     if split.count == 0:
         longest = int(np.diff(stretches).max(initial=0))
@@ -119,14 +115,10 @@ def open_token_file(form: DataForm, root: Path, cache: Path) -> dict[str, TokenS
 
     It is memory-mapped. `:split` cuts it into contiguous ranges; `:validation` names another file for that split.
     Raises E-DATA-001 (no file), E-DATA-003 (no tokens in it), E-DATA-004 (too short), E-DATA-005 (a split gets
-    nothing), E-DATA-022 (options that contradict each other).
+    nothing), E-DATA-022 (no `:dtype`).
     """
     files = {"0": str(form.arguments[0])}
     if "validation" in form.options:
-        if "split" in form.options:
-            raise ParenError(
-                "E-DATA-022", "give either :split or :validation, not both", form.spans.get("validation", form.span)
-            )
         files["validation"] = str(form.options["validation"])
     splits: dict[str, TokenSplit] = {}
     for key, written in files.items():
@@ -154,13 +146,6 @@ def _map_tokens(form: DataForm, key: str, path: Path, place: str) -> Array:
             fix="write :dtype uint16",
         )
     name = str(form.options["dtype"])
-    if name not in TOKEN_TYPES:
-        raise ParenError(
-            "E-DATA-003",
-            f"tokens cannot be of type {name}",
-            form.spans.get("dtype", form.span),
-            fix=f"use one of {', '.join(TOKEN_TYPES)}",
-        )
     dtype = np.dtype(name).newbyteorder("<")
     size = path.stat().st_size
     if size == 0:

@@ -20,8 +20,8 @@ register(
 register(
     "E-DATA-003",
     "no token file",
-    "A token file is a .npy array of integers along one axis, or bare little-endian integers of the type :dtype. It must "
-    "hold at least one token, and a whole number of them.",
+    "A token file is a .npy array of integers along one axis, or bare little-endian integers of the type :dtype. It "
+    "must hold at least one token, and a whole number of them.",
     "Check that the file is whole, and that :dtype is the type it was written with.",
 )
 register(
@@ -84,8 +84,8 @@ register(
 register(
     "E-DATA-013",
     "a Python data function that returns something else",
-    "It must return a dict from field name to array with all declared fields and no other, or a dict from split name to "
-    "such dicts.",
+    "It must return a dict from field name to array with all declared fields and no other, or a dict from split name "
+    "to such dicts.",
     "Return what the form declares.",
 )
 register(
@@ -97,15 +97,15 @@ register(
 register(
     "E-DATA-015",
     "a tokenizer that cannot be used",
-    "The tokenizer file cannot be read, a byte-pair tokenizer was asked for with fewer tokens than there are bytes, or the "
-    "special token of :boundary is not in the tokenizer.",
+    "The tokenizer file cannot be read, a byte-pair tokenizer was asked for with fewer tokens than there are bytes, or "
+    "the special token of :boundary is not in the tokenizer.",
     "Correct :tokenizer or :boundary.",
 )
 register(
     "E-DATA-016",
     "a value outside its range",
-    "An index, label or token is outside what the program allows, or outside what the declared type holds. All splits are "
-    "scanned before the first step.",
+    "An index, label or token is outside what the program allows, or outside what the declared type holds. All splits "
+    "are scanned before the first step.",
     "Correct the data, or change the size (vocabulary, classes) in the program; a value that marks what is to be left "
     "out must be declared with :ignore.",
 )
