@@ -132,6 +132,10 @@ class LinearEngine:
 
     def accumulate(self, microbatch: Microbatch, step: int) -> tuple[float, float]:
         self.before("accumulate", step)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._accumulate(microbatch, step)
+
+    def _accumulate(self, microbatch: Microbatch, step: int) -> tuple[float, float]:
         x, error, weight = self._forward(microbatch, step)
         self.gradients["linear.weight"] += x.T @ (weight * error)
         self.gradients["linear.bias"] += np.sum(weight * error)
@@ -170,7 +174,8 @@ class LinearEngine:
         return float(getattr(values, name)()) if len(values) else 0.0, total
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
-        _, error, _ = self._forward(microbatch, step)
+        with np.errstate(invalid="ignore"):
+            _, error, _ = self._forward(microbatch, step)
         return None if np.isfinite(error).all() else ("log", SPAN)
 
     def memory(self) -> dict[str, int]:
