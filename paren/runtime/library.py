@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +92,11 @@ def find_openmp() -> OpenMP | None:
 
 def batch_offsets(product: Product, item: int) -> npt.NDArray[np.int64]:
     """Byte offsets of A, B and C for each matrix of the batch, in the order of its loops: int64[count 3]."""
-    indices = np.array(list(itertools.product(*map(range, product.batch))), np.int64)
-    indices = indices.reshape(-1, len(product.batch))
+    count, loops = prod(product.batch), len(product.batch)
+    indices = np.indices(product.batch, dtype=np.int64).reshape(loops, count).T
     operands = (product.a, product.b, product.c)
     columns = [
-        matrix.offset + indices @ np.array(matrix.batch_strides, np.int64).reshape(len(product.batch))
+        matrix.offset + indices @ np.array(matrix.batch_strides, np.int64).reshape(loops)
         for matrix in operands
     ]
     return np.ascontiguousarray(np.stack(columns, axis=1) * item)
