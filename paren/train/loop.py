@@ -89,6 +89,7 @@ def train(session: Session) -> str:
     if state.stopped_early:
         return COMPLETE
     session.progress.begin(first, session.stop)
+    session.status.running(first, state.samples, "training")
     with session.data.batches(first, session.stop) as batches:
         started = session.clock()
         for batch in batches:

@@ -74,7 +74,8 @@ class Start:
             place = run_directory.decide(options, self.experiment)
             if place.kind == "done":
                 found = status.read_status(options.out)
-                return self._nothing(found.step if found else total)
+                step = found.step if found else total
+                return self._nothing(step, f"holds this run, complete after {step} steps")
             store = self._store(place)
             candidates = self._candidates(store, place)
             if place.kind == "fresh":
@@ -117,7 +118,7 @@ class Start:
             file.progress(state.step, state.samples)
             if resumed and stop <= state.step < total and not state.stopped_early:
                 file.final(status.STOPPED)
-                return self._nothing(state.step)
+                return self._nothing(state.step, f"is at step {state.step} already")
             if resumed is None:
                 self._initialize(engine)
             self._check_space(store, engine, total - state.step)
@@ -239,8 +240,8 @@ class Start:
         file.final(status.STOPPED)
         return Outcome(AT_SIGNAL, self.signals.exit_code, file.status.step, self.options.out)
 
-    def _nothing(self, step: int) -> Outcome:
-        self.progress.notice(f"{self.options.out} is at step {step} already, nothing to do")
+    def _nothing(self, step: int, why: str) -> Outcome:
+        self.progress.notice(f"{self.options.out} {why}: nothing to do")
         return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
 
 
