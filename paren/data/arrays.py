@@ -117,7 +117,7 @@ def _load_numpy(path: Path, place: str, span: Span) -> Array:
 
 def _load_npz(path: Path, place: str, span: Span) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, OSError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise ParenError("E-DATA-006", f"{place} is not a NumPy archive: {_sentence(error)}", span) from None

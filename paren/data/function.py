@@ -82,7 +82,8 @@ def _load(form: DataForm, path: Path, place: str) -> ModuleType:
     try:
         code = compile(path.read_bytes(), str(path), "exec")
     except SyntaxError as error:
-        raise ParenError("E-DATA-011", f"{place}:{error.lineno}: {error.msg}", span) from None
+        where = place if error.lineno is None else f"{place}:{error.lineno}"
+        raise ParenError("E-DATA-011", f"{where}: {error.msg}", span) from None
     except (ValueError, OSError) as error:
         raise ParenError("E-DATA-011", f"{place} cannot be read as Python: {error}", span) from None
     with _users_errors(form, f"loading {place}", path, place, "0"):
@@ -186,7 +187,10 @@ def _columns(form: DataForm, arrays: Mapping[str, object], origin: str) -> dict[
             array = np.asarray(value)
         except (ValueError, TypeError, RuntimeError) as error:
             raise ParenError(
-                "E-DATA-013", f"{key} of {origin} is no array: {error}", form.spans.get("1", form.span)
+                "E-DATA-013",
+                f"{key} from {origin} is no array",
+                form.spans.get("1", form.span),
+                notes=(Note(f"NumPy says: {error}"),),
             ) from None
         digest = array_digest(array) if array.dtype.kind in "biuf" else ""
         columns[key] = Column(array, f"{key} from {origin}", digest)

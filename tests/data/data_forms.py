@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from paren.data.dataset import Dataset
 from paren.data.open import open_data
 from paren.ir.program import Bound, DataForm, Field, RunForm, Value
 from paren.ir.types import DType, TensorType
+from paren.text.errors import ParenError
 from paren.text.source import Source, Span
 
 SOURCE = Source("test.paren", "(defdata d ...)\n")
@@ -78,3 +80,11 @@ class Opener:
 def read_all(dataset: Dataset, split: str = "train") -> Mapping[str, np.ndarray]:
     part = dataset.splits[split]
     return part.read(np.arange(part.count, dtype=np.int64))
+
+
+def refusal(work: Callable[[], object]) -> tuple[str, str]:
+    """Code and message of the one mistake that `work` is refused for."""
+    with pytest.raises(ParenError) as caught:
+        work()
+    (error,) = caught.value.errors
+    return error.code, error.message
