@@ -66,9 +66,10 @@ class Compiler:
         module.verify()
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization = True
-        options.slp_vectorization = True
         options.loop_interleaving = True
-        options.loop_unrolling = True
+        # Unrolling and joining straight lines doubled the compile time and made no kernel faster (bench/NOTES.md).
+        options.slp_vectorization = False
+        options.loop_unrolling = False
         builder = llvm.create_pass_builder(self._machine, options)
         builder.getModulePassManager().run(module, builder)
         return module
