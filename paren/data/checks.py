@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from paren.data.dataset import Chunk, Dataset, Split
-from paren.data.digest import digest_of, write_atomically
+from paren.data.digest import digest_of, reporting_cache_errors, write_atomically
 from paren.data.splits import TRAIN, VALIDATION
 from paren.ir.program import Bound, Field, RunForm
 from paren.text.errors import Note, ParenError, Report
@@ -76,7 +76,8 @@ def _check_values(
         for place, code, message, span in mistakes:
             found.setdefault(place, []).append((code, message, span))
         if record is not None and not mistakes:
-            write_atomically(record, b"")
+            with reporting_cache_errors(record.parent.parent):
+                write_atomically(record, b"")
     for (code, message, span), *further in found.values():
         notes = [Note(f"also, {other}", at) for _, other, at in further]
         yield ParenError(code, message, span, notes=notes, fix=_fix(code))

@@ -6,10 +6,15 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from paren.text.errors import ParenError
+from paren.text.source import Span
 
 BLOCK = 1 << 20
 REMEMBERED_FROM = 4 << 20  # bytes; hashing a smaller file costs about as much as looking its record up
@@ -68,6 +73,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def reporting_cache_errors(cache: Path, span: Span | None = None) -> Iterator[None]:
+    """Raises E-DATA-021 for an operating-system error in the block. Files of the user report their own where they are
+    read, so what is left is the cache."""
+    try:
+        yield
+    except OSError as error:
+        raise ParenError(
+            "E-DATA-021",
+            f"the cache folder {cache} cannot be used: {error.strerror}",
+            span,
+            fix="free some space, or give another folder in PAREN_CACHE",
+        ) from error
 
 
 def _hashed(path: Path) -> str:

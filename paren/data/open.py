@@ -7,12 +7,12 @@ from pathlib import Path
 from paren.data.arrays import open_arrays
 from paren.data.corpus import open_corpus
 from paren.data.dataset import Dataset, Split
-from paren.data.digest import digest_of
+from paren.data.digest import digest_of, reporting_cache_errors
 from paren.data.digits import open_digits
 from paren.data.function import call_data_function
 from paren.data.stream import open_token_file
 from paren.ir.program import DataForm
-from paren.text.errors import InternalError, ParenError
+from paren.text.errors import InternalError
 
 CORPORA = ("text-files", "python-docs", "python-stdlib")
 
@@ -25,15 +25,8 @@ def open_data(form: DataForm, *, root: Path, cache: Path, seed: int = 0) -> Data
     it is made if it does not exist, and may be deleted at any time while nothing runs. `seed` is handed to a Python
     data function that takes one. Raises `ParenError` with a code E-DATA-... for whatever is wrong with the data.
     """
-    try:
+    with reporting_cache_errors(cache, form.span):
         return _open(form, root.absolute(), cache, seed)
-    except OSError as error:  # what cannot be read is reported where it is read; the rest is the cache
-        raise ParenError(
-            "E-DATA-021",
-            f"the cache folder {cache} cannot be used: {error.strerror}",
-            form.span,
-            fix="free some space, or give another folder in PAREN_CACHE",
-        ) from error
 
 
 def _open(form: DataForm, root: Path, cache: Path, seed: int) -> Dataset:
