@@ -13,7 +13,7 @@ other moves the address to element 0 and selects the fill value.
 from __future__ import annotations
 
 from paren.codegen import scalar
-from paren.codegen.loops import Loops, accesses, arrange
+from paren.codegen.loops import BLOCK, Loops, accesses, arrange
 from paren.codegen.nest import ENTRY, Nest, Parts, group_stages, open_nest
 from paren.codegen.operations import Operation
 from paren.codegen.places import Places
@@ -98,16 +98,12 @@ class _Function:
         return scalar.definitions(self.used) + "\n".join(lines) + "\n"
 
     def _decode(self) -> Parts:
-        """The indices of the outer row axes and the first lane of the tile, from the number of the unit."""
-        w, rest = self.unit, "%unit.index"
-        lane, tile, tiles = self.arranged.lane, self.arranged.tile, self.arranged.tiles
-        if lane is not None and tiles > 1:
-            number = w.value(f"urem i64 {rest}, {tiles}")
-            rest = w.value(f"udiv i64 {rest}, {tiles}")
-            w.put(f"%start = mul nuw nsw i64 {number}, {tile}")
-            if self.kernel.axes[lane] % tile:
-                left = w.value(f"sub nsw i64 {self.kernel.axes[lane]}, %start")
-                w.put(f"%lanes = call i64 @llvm.smin.i64(i64 {left}, i64 {tile})")
+        """The indices of the outer row axes, the tile and the block, from the number of the unit."""
+        arranged, w, rest = self.arranged, self.unit, "%unit.index"
+        if arranged.lane is not None and arranged.tiles > 1:
+            rest = self._cut(rest, arranged.lane, arranged.tile, "%start", "%lanes")
+        if arranged.block is not None:
+            rest = self._cut(rest, arranged.block, BLOCK, "%block", "%blocked")
         parts: Parts = {}
         for axis in reversed(self.arranged.outer):
             size = self.kernel.axes[axis]
@@ -115,6 +111,17 @@ class _Function:
             parts[axis] = [(0, rest if first else w.value(f"urem i64 {rest}, {size}"))]
             rest = rest if first else w.value(f"udiv i64 {rest}, {size}")
         return parts
+
+    def _cut(self, number: str, axis: int, piece: int, start: str, count: str) -> str:
+        """Where a unit's piece of an axis starts, and how long it is if not always whole; gives the rest of the
+        number."""
+        w, size = self.unit, self.kernel.axes[axis]
+        pieces = -(-size // piece)
+        w.put(f"{start} = mul nuw nsw i64 {w.value(f'urem i64 {number}, {pieces}')}, {piece}")
+        if size % piece:
+            left = w.value(f"sub nsw i64 {size}, {start}")
+            w.put(f"{count} = call i64 @llvm.smin.i64(i64 {left}, i64 {piece})")
+        return w.value(f"udiv i64 {number}, {pieces}")
 
     def _fill(self, nest: Nest, stages: list[Stage], later: set[int]) -> None:
         """Writes the statements of the nest's stages; `later` are the values that later nests use."""

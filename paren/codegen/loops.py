@@ -2,7 +2,9 @@
 
 Two skeletons cover all kernels. With `lane` None (rows): one row after another, the innermost loop is a stage's last
 axis. With a lane (a row axis): the innermost loop of every stage runs over a tile of that axis, so that neighbouring
-rows fill the vector; kernels without stage axes, reductions along a far axis and scatters run this way.
+rows fill the vector; kernels without stage axes, reductions along a far axis and scatters run this way. A kernel
+without stage axes that transposes also loops over a block of the row axis whose elements lie side by side elsewhere, so
+that a line of memory is used while it is in the cache.
 """
 
 from __future__ import annotations
@@ -18,24 +20,32 @@ MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
 WIDE_TILE = 256  # lanes that a tile with partial results on the stack aims at
 NARROW_TILE = 128  # lanes that it may be cut down to, where else there were less than `TILE_UNITS` units of work
 TILE_UNITS = 4
+BLOCK = 64  # indices of the other axis in a block of a transposition: some lines of memory
+BLOCK_TILE = 16  # lanes of such a block: no more lines at once than one set of the cache holds
 FULL_VECTOR = 16  # iterations from which an innermost loop is as good as a long one
 
 
 @dataclass(frozen=True)
 class Loops:
-    """`kernel` with merged axes, the row axis of the innermost loop (or None), and its tile.
+    """`kernel` with merged axes, the row axis of the innermost loop (or None), its tile, and the axis of a block.
 
-    A unit of parallel work is one index of the other row axes and one tile. All of it is decided by the kernel alone.
+    A unit of parallel work is one index of the other row axes, one tile and one block. All of it is decided by the
+    kernel alone.
     """
 
     kernel: Kernel
     lane: int | None
     tile: int
+    block: int | None = None
 
     @property
     def outer(self) -> tuple[int, ...]:
         """Row axes that a unit has one index of."""
-        return tuple(axis for axis in range(self.kernel.rows) if axis != self.lane)
+        return tuple(axis for axis in range(self.kernel.rows) if axis not in (self.lane, self.block))
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.block is None else -(-self.kernel.axes[self.block] // BLOCK)
 
     @property
     def tiles(self) -> int:
@@ -43,7 +53,7 @@ class Loops:
 
     @property
     def units(self) -> int:
-        return prod(self.kernel.axes[axis] for axis in self.outer) * self.tiles
+        return prod(self.kernel.axes[axis] for axis in self.outer) * self.tiles * self.blocks
 
 
 @lru_cache(maxsize=4096)
@@ -54,7 +64,9 @@ def arrange(kernel: Kernel) -> Loops:
     if lane is None:
         return Loops(merged, None, 1)
     if all(not stage.axes for stage in merged.stages):
-        return Loops(merged, lane, min(MAP_TILE, merged.axes[lane]))
+        block = _choose_block(merged, lane)
+        tile = MAP_TILE if block is None else BLOCK_TILE
+        return Loops(merged, lane, min(tile, merged.axes[lane]), block)
     return Loops(merged, lane, _tile(merged.axes[lane], prod(merged.axes[: merged.rows]) // merged.axes[lane]))
 
 
@@ -100,6 +112,18 @@ def _choose_lane(kernel: Kernel) -> int | None:
         for access in accesses(stage)
     )  # fmt: skip
     return best if _value_of(kernel, best) > inner else None
+
+
+def _choose_block(kernel: Kernel, lane: int) -> int | None:
+    """The row axis along which an access steps from element to element while it jumps along the lane."""
+    for stage in kernel.stages:
+        for access in accesses(stage):
+            if abs(stride(access, lane) or 0) <= 1:
+                continue
+            for axis in range(kernel.rows):
+                if axis != lane and stride(access, axis) in (1, -1) and kernel.axes[axis] > 1:
+                    return axis
+    return None
 
 
 def _value_of(kernel: Kernel, axis: int) -> float:

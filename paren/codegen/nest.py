@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paren.codegen.loops import Loops, stride
+from paren.codegen.loops import BLOCK, Loops, stride
 from paren.codegen.writer import Writer
 from paren.plan.kernel import Accumulate, Reduce, Stage, Store
 
@@ -164,7 +164,11 @@ def group_stages(arranged: Loops) -> list[list[Stage]]:
 
 
 def open_nest(number: int, arranged: Loops, stages: list[Stage], entry: Writer, outer: Parts) -> Nest:
-    """The empty loops of a group of stages; `outer` holds the indices of the unit, `%start` and `%lanes` its tile."""
+    """The empty loops of a group of stages.
+
+    `outer` holds the indices of the unit; `%start` and `%lanes` are its tile, `%block` and `%blocked` its block, where
+    those are not constants.
+    """
     nest = Nest(number, arranged, entry, dict(outer))
     axes = stages[0].axes
     strip = STRIP if arranged.lane is None else LANE_STRIP
@@ -175,6 +179,10 @@ def open_nest(number: int, arranged: Loops, stages: list[Stage], entry: Writer, 
         else:
             nest._add(str(size))
             nest.axes[axis] = [(nest.depth, nest.index)]
+    if arranged.block is not None:
+        size = arranged.kernel.axes[arranged.block]
+        nest._add("%blocked" if size % BLOCK else str(BLOCK))
+        nest.axes[arranged.block] = [(0, "%block"), (nest.depth, nest.index)]
     lane = arranged.lane
     if lane is not None:
         even = arranged.kernel.axes[lane] % arranged.tile == 0
