@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 from paren.text.errors import ParenError
 from paren.train.state import Json
 
+FOLDER = "tensorboard"
+MODULES = (
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.compat.proto.summary_pb2",
+    "tensorboard.summary.writer.event_file_writer",
+)
+
+
+def require_tensorboard() -> None:
+    """Raises E-RUN-011 if the package tensorboard is not installed. It is optional, so only runs that ask for it
+    import it."""
+    try:
+        for module in MODULES:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ParenError(
+            "E-RUN-011",
+            "--tensorboard needs the package tensorboard, which is not installed",
+            fix="pip install 'paren[tensorboard]'",
+        ) from error
+
 
 class EventFiles:
-    """Writes the series of a run for TensorBoard, from a step on: what an earlier start wrote for later steps is
-    dropped by TensorBoard when it reads the mark of the new start.
+    """Writes the series of a run into `out/tensorboard`, from the steps after `step` on: what an earlier start wrote
+    for them is dropped by TensorBoard when it reads the mark of the new start.
 
-    Raises E-RUN-011 if the package tensorboard is not installed.
+    Leaving the `with` block returns when everything is in the file.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
-        try:  # an optional package, imported only by runs that ask for it
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise ParenError(
-                "E-RUN-011",
-                "--tensorboard needs the package tensorboard, which is not installed",
-                fix="pip install 'paren[tensorboard]'",
-            ) from error
-        self._event, self._summary = Event, Summary
+    def __init__(self, out: Path, step: int) -> None:
+        event, summary, writer = map(importlib.import_module, MODULES)
+        self._event, self._summary = event.Event, summary.Summary
+        folder = out / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
-        start = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(step=step + 1, wall_time=time.time(), session_log=start))
+        self._writer = writer.EventFileWriter(str(folder))
+        start = event.SessionLog(status=event.SessionLog.START)
+        self._writer.add_event(self._event(step=step + 1, wall_time=time.time(), session_log=start))
 
     def write(self, record: Mapping[str, Json]) -> None:
         """Adds the numbers of a line of metrics; annotations are no series."""
@@ -43,10 +58,13 @@ class EventFiles:
             for name, value in record.items()
             if isinstance(value, int | float) and name != "step"
         ]
-        self._writer.add_event(
-            self._event(step=record["step"], wall_time=time.time(), summary=self._summary(value=values))
-        )
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(step=record["step"], wall_time=time.time(), summary=summary))
 
-    def close(self) -> None:
-        """Returns when everything is in the file."""
+    def __enter__(self) -> EventFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._writer.close()

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from paren.text.errors import ParenError
@@ -76,7 +77,12 @@ class MetricsWriter:
         """Returns when all lines are on the disk."""
         os.fsync(self._file.fileno())
 
-    def close(self) -> None:
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from paren.train import metrics, run_directory, status
 from paren.train.best import BestStore
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import Engine
-from paren.train.event_files import EventFiles
+from paren.train.event_files import EventFiles, require_tensorboard
 from paren.train.experiment import Experiment, RunOptions, TrainingData, evaluate_every, steps_to_do, total_steps
 from paren.train.files import Files
 from paren.train.lock import RunLock
@@ -65,6 +65,8 @@ class Start:
         options, run = self.options, self.experiment.run
         if options.overwrite and options.resume is not None:
             raise ParenError("E-RUN-008", "--overwrite and --resume contradict each other", fix="give one of them")
+        if options.tensorboard:
+            require_tensorboard()
         total = total_steps(run, self.data.steps_per_epoch)
         stop = steps_to_do(options.steps, total)
         every = evaluate_every(run, self.data)
@@ -106,58 +108,53 @@ class Start:
         baseline = resident_bytes()
         self.progress.phase("compiling")
         file.running(0, 0, "compiling")
-        engine = self.make_engine()
-        try:
-            self.progress.phase("")
+        with ExitStack() as closing:
+            closing.callback(self.progress.phase, "")
+            engine = self.make_engine()
+            closing.callback(engine.close)
             if self.signals.stop_asked:
                 return self._stopped(file)
-            resumed = (
-                restore_newest(store, candidates, engine.slots(), engine.roles) if candidates.checkpoints else None
-            )
+            resumed = self._fill(store, candidates, engine)
             state = resumed.manifest.loop if resumed else LoopState()
             file.progress(state.step, state.samples)
             if resumed and stop <= state.step < total and not state.stopped_early:
                 file.final(status.STOPPED)
                 return self._nothing(state.step, f"is at step {state.step} already")
-            if resumed is None:
-                self._initialize(engine)
             self._check_space(store, engine, total - state.step)
+            own = resumed is not None and resumed.manifest.run == store.run
+            size = resumed.manifest.metrics_bytes if resumed and own else 0
             best = BestStore(out / run_directory.BEST, self.files)
             best.follow(state.best, self.progress.notice)
-            own = resumed is not None and resumed.manifest.run == store.run
-            lines = MetricsWriter(out / metrics.FILE, resumed.manifest.metrics_bytes if resumed and own else 0)
-            events = EventFiles(out / run_directory.TENSORBOARD, state.step) if self.options.tensorboard else None
-            try:
-                if not own:
-                    lines.annotate(state.step, "memory", **engine.memory())
-                if resumed and not own:
+            lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size))
+            if not lines.size:
+                lines.annotate(state.step, "memory", **engine.memory())
+                if resumed:
                     lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
-                session = Session(
-                    experiment=self.experiment,
-                    engine=engine,
-                    data=self.data,
-                    state=state,
-                    total=total,
-                    stop=stop,
-                    evaluate_every=every,
-                    checkpoints=store,
-                    best=best,
-                    metrics=lines,
-                    events=events,
-                    status=file,
-                    progress=self.progress,
-                    signals=self.signals,
-                    baseline_bytes=baseline,
-                )
-                ended = train(session)
-            finally:
-                lines.close()
-                if events is not None:
-                    events.close()
-            return self._end(session, ended)
-        finally:
-            self.progress.phase("")
-            engine.close()
+            session = Session(
+                experiment=self.experiment,
+                engine=engine,
+                data=self.data,
+                state=state,
+                total=total,
+                stop=stop,
+                evaluate_every=every,
+                checkpoints=store,
+                best=best,
+                metrics=lines,
+                events=closing.enter_context(EventFiles(out, state.step)) if self.options.tensorboard else None,
+                status=file,
+                progress=self.progress,
+                signals=self.signals,
+                baseline_bytes=baseline,
+            )
+            return self._end(session, train(session))
+
+    def _fill(self, store: CheckpointStore, candidates: Candidates, engine: Engine) -> Checkpoint | None:
+        """Gives every slot its value: from a checkpoint, which is returned, or the first one."""
+        if candidates.checkpoints:
+            return restore_newest(store, candidates, engine.slots(), engine.roles)
+        self._initialize(engine)
+        return None
 
     def _end(self, session: Session, ended: str) -> Outcome:
         state, file = session.state, session.status
@@ -224,9 +221,8 @@ class Start:
             if roles[name] == "average":
                 slots[name][...] = slots[name.rpartition("/")[0]]
         if unused:
-            self.progress.notice(
-                f"{self.weights} holds {len(unused)} tensors that are not used: {', '.join(unused[:5])}"
-            )
+            more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+            self.progress.notice(f"{self.weights} holds tensors that are not used: {', '.join(unused[:5])}{more}")
 
     def _check_space(self, store: CheckpointStore, engine: Engine, steps: int) -> None:
         run, slots = self.experiment.run, engine.slots()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paren.text.errors import ParenError
-from paren.train import metrics, status
+from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.size import show_bytes
@@ -22,7 +22,6 @@ from paren.train.state import Json
 RUN = "run.json"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
-TENSORBOARD = "tensorboard"
 FORMAT = 1
 SPARE = 1 << 24  # bytes that metrics, manifests and status may need
 
@@ -32,7 +31,7 @@ OWNED = (
     CHECKPOINTS,
     BEST,
     metrics.FILE,
-    TENSORBOARD,
+    event_files.FOLDER,
     "tokenizer.json",
     "report",
     "report.html",
@@ -53,8 +52,9 @@ class Place:
 def decide(options: RunOptions, experiment: Experiment) -> Place:
     """Whether a start is new, goes on, or has nothing to do. The caller holds the lock.
 
-    Raises E-RUN-001 for an unfinished run, E-RUN-002 for another experiment, E-RUN-003 for files that belong to no
-    run, E-RUN-010 for a damaged run.json, E-CKPT-001 if there is nothing to resume.
+    A run that ended before its first step is started again. Raises E-RUN-001 for an unfinished run, E-RUN-002 for
+    another experiment, E-RUN-003 for files that belong to no run, E-RUN-010 for a damaged run.json, E-CKPT-001 if
+    there is nothing to resume.
     """
     out = options.out
     stored = read_run_file(out)
@@ -80,13 +80,13 @@ def decide(options: RunOptions, experiment: Experiment) -> Place:
     complete = found is not None and found.state == status.COMPLETE
     if complete and options.resume in (None, "auto", "latest"):
         return Place("done", stored["run"])
-    if options.resume is None:
+    if options.resume is None and not _is_blank(out, found):
         raise ParenError(
             "E-RUN-001",
             f"{out} holds an unfinished run of this experiment, at step {found.step if found else 0}",
             fix="--resume latest goes on, --overwrite starts anew",
         )
-    return Place("resume", stored["run"])
+    return Place("resume" if options.resume else "fresh", stored["run"])
 
 
 def read_run_file(out: Path) -> dict[str, Any] | None:
@@ -175,13 +175,25 @@ def clean(out: Path) -> None:
 
 
 def _refuse_strangers(out: Path) -> None:
-    strangers = [name for name in OWNED if (out / name).exists()]
+    strangers = [name for name in OWNED if _holds_something(out / name)]
     if strangers:
         raise ParenError(
             "E-RUN-003",
             f"{out} holds {strangers[0]} but no {RUN}, so it is not a run's directory",
             fix="take another --out",
         )
+
+
+def _holds_something(path: Path) -> bool:
+    """A folder that a killed start has just made is nothing yet."""
+    if path.is_dir():
+        return any(not each.name.startswith(TEMPORARY) for each in path.iterdir())
+    return path.exists()
+
+
+def _is_blank(out: Path, found: status.Status | None) -> bool:
+    """Whether a start ended before its first step, so that starting again loses nothing."""
+    return (found is None or found.step == 0) and not _holds_something(out / CHECKPOINTS)
 
 
 def _delete(out: Path) -> None:

@@ -128,6 +128,21 @@ def test_overwrite_and_resume_contradict(tmp_path):
     assert (error.code, error.message) == ("E-RUN-008", "--overwrite and --resume contradict each other")
 
 
+def test_a_start_that_ended_before_its_first_step_may_be_repeated(tmp_path, monkeypatch):
+    trial = Trial(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "SPARE", 1 << 60)
+        assert refused(trial).code == "E-RUN-006"
+    assert trial.start().ended == "complete"
+
+
+def test_a_start_that_was_killed_before_it_wrote_anything_may_be_repeated(tmp_path):
+    trial = Trial(tmp_path / "run")
+    (trial.out / "checkpoints").mkdir(parents=True)
+    (trial.out / "checkpoints" / ".temporary-probe-12").write_text("")
+    assert trial.start().ended == "complete"
+
+
 def test_auto_starts_if_there_is_nothing(tmp_path):
     assert Trial(tmp_path / "run").start(resume="auto").ended == "complete"
 

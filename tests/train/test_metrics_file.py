@@ -1,0 +1,218 @@
+"""metrics.jsonl, what reads it, and what shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training_fakes import Trial, run_form
+
+from paren.text.errors import ParenError
+from paren.train.metrics import MetricsWriter, encode
+from paren.train.progress import Bar, PlainLines, Silent, view_for
+from paren.train.read_run import read_annotations, read_metrics
+from paren.train.size import resident_bytes, show_bytes
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans())
+
+
+@given(st.dictionaries(st.text(), st.one_of(NUMBERS, st.lists(NUMBERS), st.dictionaries(st.text(), NUMBERS))))
+def test_a_line_is_valid_json_and_nothing_is_filtered(record):
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    line = encode(record)
+    assert line.count(b"\n") == 1
+    read = json.loads(line, parse_constant=refuse)
+    assert read.keys() == record.keys()
+
+
+def test_numbers_that_are_not_finite_are_written_as_words():
+    line = encode({"a": math.nan, "b": math.inf, "c": -math.inf, "d": [math.nan, 1.5]})
+    assert line == b'{"a": "nan", "b": "inf", "c": "-inf", "d": ["nan", 1.5]}\n'
+
+
+def write(out: Path, *lines: str) -> None:
+    (out / "metrics.jsonl").write_text("".join(lines))
+
+
+def test_columns_have_nan_where_a_line_lacks_the_series(tmp_path):
+    write(
+        tmp_path,
+        '{"step": 0, "annotation": "memory", "planned": 4}\n',
+        '{"step": 1, "loss": 2.5}\n',
+        '{"step": 2, "loss": "nan", "evaluation/loss": "-inf"}\n',
+        '{"step": 2, "evaluation/error": 3}\n',
+        '{"step": 3, "lo',
+    )
+    columns = read_metrics(tmp_path)
+    assert list(columns) == ["step", "loss", "evaluation/loss", "evaluation/error"]
+    np.testing.assert_array_equal(columns["step"], [1, 2])
+    np.testing.assert_array_equal(columns["loss"], [2.5, np.nan])
+    np.testing.assert_array_equal(columns["evaluation/loss"], [np.nan, -np.inf])
+    np.testing.assert_array_equal(columns["evaluation/error"], [np.nan, 3])
+    assert all(column.dtype == np.float64 for column in columns.values())
+    assert read_annotations(tmp_path) == [{"step": 0, "annotation": "memory", "planned": 4}]
+
+
+def test_metrics_that_cannot_be_read(tmp_path):
+    with pytest.raises(ParenError) as caught:
+        read_metrics(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    assert (caught.value.code, caught.value.message) == (
+        "E-RUN-014",
+        f"{path} cannot be read (no such file or directory)",
+    )
+    for line in ("{\n", "[]\n", "{}\n"):
+        write(tmp_path, '{"step": 1, "loss": 2.5}\n', line)
+        with pytest.raises(ParenError) as caught:
+            read_metrics(tmp_path)
+        assert (caught.value.code, caught.value.message) == ("E-RUN-014", f"line 2 of {path} is damaged")
+
+
+def test_a_disk_that_refuses_a_line(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path, 0) as writer, Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(writer, "_file", full)
+        with pytest.raises(ParenError) as caught:
+            writer.write({"step": 1})
+        monkeypatch.undo()
+    assert caught.value.code == "E-RUN-012"
+    assert caught.value.message == f"{path} could not be written (no space left on device)"
+
+
+# ---- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_plain_lines_come_at_a_sensible_rhythm(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("paren.train.progress.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    view = PlainLines(stream)
+    view.begin(0, 1000)
+    for step in range(1, 1001):
+        now[0] += 0.5
+        record = {"step": step, "loss": 2.5, "rate": 6e-4, "tokens-per-second": 12345.6}
+        if step == 400:
+            record["evaluation/loss"] = 2.25
+        view.step(step, record)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "step 1/1000  loss 2.5  rate 0.0006  tokens-per-second 12,346"
+    assert "step 400/1000  loss 2.5  evaluation/loss 2.25  rate 0.0006  tokens-per-second 12,346" in lines
+    assert lines[-1].startswith("step 1000/1000")
+    assert 15 < len(lines) < 30
+
+
+def test_plain_lines_say_where_a_resume_goes_on():
+    stream = io.StringIO()
+    view = PlainLines(stream)
+    view.begin(5, 9)
+    view.phase("saving")
+    view.notice("not bit-exact")
+    view.end()
+    assert stream.getvalue() == "going on at step 5 of 9\nnot bit-exact\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines():
+    assert isinstance(view_for(io.StringIO()), PlainLines)
+    stream = Terminal()
+    view = view_for(stream)
+    assert isinstance(view, Bar)
+    view.begin(0, 4)
+    view.phase("evaluating")
+    view.step(2, {"step": 2, "loss": 1.5, "evaluation/loss": 1.25})
+    view.step(3, {"step": 3, "loss": math.nan})
+    view.phase("")
+    view.notice("[not] markup")
+    view.end()
+    assert "3/4" in stream.getvalue()
+    assert "[not] markup" in stream.getvalue()
+    assert "evaluation/loss 1.25" in stream.getvalue()
+
+
+def test_silence_is_silent():
+    view = Silent()
+    view.begin(0, 1), view.step(1, {}), view.phase("x"), view.notice("y"), view.end()
+
+
+# ---- TensorBoard ---------------------------------------------------------------------------------------------------
+
+
+def events(out: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(out / "tensorboard"))
+    reader.Reload()
+    return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+@pytest.mark.filterwarnings("default")
+def test_event_files_hold_the_series_and_a_resume_drops_what_it_repeats(tmp_path):
+    trial = Trial(tmp_path / "run", run_form(checkpoint_every=4))
+    trial.before = lambda name, number: (_ for _ in ()).throw(KeyError) if (name, number) == ("update", 7) else None
+    with pytest.raises(KeyError):
+        trial.start(tensorboard=True)
+    trial.before = lambda name, number: None
+    trial.start(tensorboard=True, resume="latest")
+    columns, series = read_metrics(trial.out), events(trial.out)
+    assert series.keys() == columns.keys() - {"step"}
+    for name in ("loss", "evaluation/loss", "runtime/step-ms"):
+        there = ~np.isnan(columns[name])
+        assert [step for step, _ in series[name]] == columns["step"][there].tolist()
+        np.testing.assert_allclose([value for _, value in series[name]], columns[name][there], rtol=1e-6)
+
+
+def test_event_files_need_no_torch():
+    code = (
+        "import sys; from pathlib import Path; from paren.train.event_files import EventFiles; import tempfile\n"
+        "with EventFiles(Path(tempfile.mkdtemp()), 0): pass\n"
+        "print('torch' in sys.modules, 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_a_missing_tensorboard_is_an_error_with_the_fix(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    with pytest.raises(ParenError) as caught:
+        Trial(tmp_path / "run").start(tensorboard=True)
+    assert caught.value.code == "E-RUN-011"
+    assert caught.value.message == "--tensorboard needs the package tensorboard, which is not installed"
+    assert caught.value.fix == "pip install 'paren[tensorboard]'"
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (5 << 30, "5 GiB"),
+        (10**18, "909495 TiB"),
+    ],
+)
+def test_sizes_are_shown_in_three_digits(count, text):
+    assert show_bytes(count) == text
+
+
+def test_resident_memory_grows_with_what_is_touched():
+    before = resident_bytes()
+    block = np.ones(1 << 23, np.uint8)
+    assert resident_bytes() - before > len(block) // 2
