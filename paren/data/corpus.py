@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -29,6 +29,7 @@ FORMAT = 1  # of the cache; another number is another key
 CHUNK = 1 << 16  # characters encoded as one text
 CHUNKS = 32  # encoded at a time
 DAY = 86_400
+ANNOUNCED_FROM = 4_000_000  # bytes of text
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Encoding:
     special: str | None
 
 
-def open_corpus(form: DataForm, root: Path, cache: Path) -> Dataset:
+def open_corpus(form: DataForm, root: Path, cache: Path, announce: Callable[[str], None]) -> Dataset:
     """Opens `text-files`, `python-docs` or `python-stdlib`.
 
     The text of all documents, one after the other, is cut by `:split` at bytes (moved to a border of characters); each
@@ -71,7 +72,7 @@ def open_corpus(form: DataForm, root: Path, cache: Path) -> Dataset:
     if manifest is None:
         if folder.exists():
             notes.append(f"the cached tokens in {folder} were damaged, and have been made again")
-        manifest = _publish(form, encoding, documents, folder)
+        manifest = _publish(form, encoding, documents, folder, announce)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     vocabulary = max(tokenizer.vocabulary, encoding.asked)
     if tokenizer.vocabulary < encoding.asked:
@@ -128,13 +129,15 @@ def _verified(folder: Path, cache: Path) -> dict[str, str] | None:
     return manifest if intact else None
 
 
-def _publish(form: DataForm, encoding: _Encoding, documents: list[Document], folder: Path) -> dict[str, str]:
+def _publish(
+    form: DataForm, encoding: _Encoding, documents: list[Document], folder: Path, announce: Callable[[str], None]
+) -> dict[str, str]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder.parent)
     aside = folder.parent / f".{folder.name}.{os.getpid()}.{time.monotonic_ns()}"
     aside.mkdir()
     try:
-        _encode_splits(form, encoding, documents, aside)
+        _encode_splits(form, encoding, documents, aside, announce)
         manifest = {file.name: file_digest(file, folder.parent.parent) for file in sorted(aside.iterdir())}
         (aside / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         if folder.exists():
@@ -157,11 +160,15 @@ def _remove_leftovers(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _encode_splits(form: DataForm, encoding: _Encoding, documents: list[Document], folder: Path) -> None:
+def _encode_splits(
+    form: DataForm, encoding: _Encoding, documents: list[Document], folder: Path, announce: Callable[[str], None]
+) -> None:
     sizes = document_sizes(documents)
     if not sum(sizes):
         raise ParenError("E-DATA-019", "there is no text in the documents", form.span)
     ranges = split_ranges(form, sum(sizes), "bytes")
+    if sum(sizes) >= ANNOUNCED_FROM:
+        announce(f"encoding {sum(sizes) / 1e6:.0f} MB of text, which is kept in the cache")
     tokenizer = _make_tokenizer(form, encoding, documents, sizes, ranges)
     boundary = None
     if encoding.special is not None:

@@ -54,7 +54,7 @@ class ArraySplit:
         size = int(np.prod(column.values.shape[1:], dtype=np.int64))
         step = max(1, CHUNK_VALUES // max(1, size))
         for first in range(0, self.count, step):
-            rows = self._rows(np.arange(first, min(first + step, self.count), dtype=np.int64))
+            rows = np.sort(self._rows(np.arange(first, min(first + step, self.count), dtype=np.int64)))
             yield Chunk(column.values[rows], self._place(column.origin, rows))
 
     def _rows(self, indices: Int64Array) -> Int64Array:

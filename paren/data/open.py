@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from paren.data.arrays import open_arrays
@@ -17,21 +18,25 @@ from paren.text.errors import InternalError
 CORPORA = ("text-files", "python-docs", "python-stdlib")
 
 
-def open_data(form: DataForm, *, root: Path, cache: Path, seed: int = 0) -> Dataset:
+def open_data(
+    form: DataForm, *, root: Path, cache: Path, seed: int = 0, announce: Callable[[str], None] = lambda _: None
+) -> Dataset:
     """Opens a `defdata`.
 
     `root` is the folder that relative paths start from: that of the paren file, or the data root that was asked for.
     `cache` is a folder for what is costly to make again (encoded tokens, trained tokenizers, digests of large files);
     it is made if it does not exist, and may be deleted at any time while nothing runs. `seed` is handed to a Python
-    data function that takes one. Raises `ParenError` with a code E-DATA-... for whatever is wrong with the data.
+    data function that takes one. `announce` is told in a sentence before work that takes seconds.
+
+    Raises `ParenError` with a code E-DATA-... for whatever is wrong with the data.
     """
     with reporting_cache_errors(cache, form.span):
-        return _open(form, root.absolute(), cache, seed)
+        return _open(form, root.absolute(), cache, seed, announce)
 
 
-def _open(form: DataForm, root: Path, cache: Path, seed: int) -> Dataset:
+def _open(form: DataForm, root: Path, cache: Path, seed: int, announce: Callable[[str], None]) -> Dataset:
     if form.kind in CORPORA:
-        return open_corpus(form, root, cache)
+        return open_corpus(form, root, cache, announce)
     splits: dict[str, Split]
     match form.kind:
         case "token-file":

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import paren.data.corpus as corpus
 from paren.data.documents import Document, document_sizes, pieces_between
+from paren.data.open import open_data
 from paren.ir.program import DataForm, Value
 from paren.text.errors import ParenError
 
@@ -245,6 +246,15 @@ def test_another_process_may_publish_first(opened: Opener, monkeypatch: pytest.M
     monkeypatch.setattr(corpus, "_encode_splits", encode_twice)
     assert opened(text_form()).splits["train"].count == 14
     assert only_entry(opened).is_dir()
+
+
+def test_long_work_is_announced(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "ANNOUNCED_FROM", 10)
+    opened.write("a.txt", "x" * 600_000)
+    said: list[str] = []
+    for _ in range(2):
+        open_data(text_form(), root=opened.root, cache=opened.cache, announce=said.append)
+    assert said == ["encoding 1 MB of text, which is kept in the cache"]
 
 
 def test_a_cache_that_is_a_file_is_refused(opened: Opener) -> None:
