@@ -167,14 +167,11 @@ class Compiler:
             body = body[1:]
         if len(body) != 1:
             what = "no body" if not body else f"{len(body)} bodies"
-            raise ParenError(
-                "E-FORM-001",
-                f"{name} has {what}, one is needed",
-                span,
-                fix="put steps into (let ((name value) ...) body)",
-            )
-        for word in signature.all_names:
-            check_name(word, span)
+            fix = "put steps into (let ((name value) ...) body)" if body else None
+            raise ParenError("E-FORM-001", f"{name} has {what}, one is needed", span, fix=fix)
+        for parameter in parameters:
+            if isinstance(parameter, (Symbol, Keyword)):
+                check_name(parameter.name, parameter.span)
         made = Lambda(self, name, signature, body[0], span, names)
         if not self.internal:
             made.prepare()

@@ -50,7 +50,7 @@ KINDS: Mapping[str, _Kind] = {
 
 
 def parse_data(compiler: Compiler, form: List) -> DataForm | None:
-    """The data of `(defdata name (kind ...))`. Raises or records E-FORM errors; None if the form is beyond use."""
+    """The data of `(defdata name (kind ...))`. Raises or records E-FORM errors; None if its fields are not known."""
     if len(form.items) != 3 or not isinstance(form.items[1], Symbol):
         raise ParenError("E-FORM-001", "the form is (defdata name (kind ...))", form.span)
     body = form.items[2]
@@ -90,7 +90,7 @@ def parse_data(compiler: Compiler, form: List) -> DataForm | None:
             arguments.append(value)
         elif value is not POISON:
             session.record(ParenError("E-FORM-006", f"{name} takes paths as strings, not {kind(value)}", item.span))
-    fields: tuple[Field, ...] = ()
+    fields: tuple[Field, ...] | None = None
     with session.collect():
         fields = _fields(options, name, form.items[1])
     for key in ("length", "stride", "evaluation-batch", "evaluation-count"):
@@ -115,7 +115,7 @@ def parse_data(compiler: Compiler, form: List) -> DataForm | None:
                 )
     if name == "arrays" and "columns" in options:
         with session.collect():
-            stored["columns"] = _columns(options, fields)
+            stored["columns"] = _columns(options, fields or ())
     if name == "python":
         keywords: list[Plain] = []
         for key in options.keywords:
@@ -125,6 +125,8 @@ def parse_data(compiler: Compiler, form: List) -> DataForm | None:
                     if value is not POISON:
                         keywords.append((key, plain(value, options.place(key))))
         stored["keywords"] = tuple(keywords)
+    if fields is None:
+        return None
     return DataForm(form.items[1].name, name, tuple(arguments), stored, spans, form.span, fields)
 
 
@@ -171,17 +173,22 @@ def parse_fields(compiler: Compiler, form: Form, names_what: str) -> tuple[Field
     return tuple(found.values())
 
 
-def _fields(options: Options, name: str, label: Form) -> tuple[Field, ...]:
+def _fields(options: Options, name: str, label: Form) -> tuple[Field, ...] | None:
+    """The fields; None if the options that give them have mistakes."""
     if name in ("arrays", "python"):
         if "fields" not in options:
-            return ()
+            return None
         return parse_fields(options.compiler, options.form("fields"), ":fields")
     if name == "digits":
         return (
             Field("image", TensorType(DType.FLOAT32, (1, 8, 8)), label.span),
             Field("label", TensorType(DType.INT32, ()), label.span),
         )
-    length = TensorType(DType.INT32, (options.integer("length", 1),))
+    count = len(options.session.errors)
+    size = options.integer("length", 0)
+    if not size or len(options.session.errors) > count:
+        return None
+    length = TensorType(DType.INT32, (size,))
     return Field("tokens", length, label.span), Field("targets", length, label.span)
 
 
@@ -223,7 +230,7 @@ def _tokenizer(options: Options) -> Plain:
         if inner.positional:
             raise ParenError("E-FORM-006", what, form.span)
         return ("byte-pair", inner.integer("vocab", 256, 256))
-    if isinstance(form, (String, Symbol)):
+    if isinstance(form, String) or (isinstance(form, Symbol) and options.compiler.namespace.find(form.name)):
         value = options.value("tokenizer")
         if value is POISON:
             return ()

@@ -100,6 +100,11 @@ class _Elaboration:
         parts = expressions(options)
         settings = parse_run(options, list(parts.metrics))
         if chosen is None or chosen not in datas:
+            # Without the fields no expression of the run means anything; the models and the optimizer still do.
+            for model in models.values():
+                check_unused(session, model)
+            with session.collect():
+                Optimizers(session, self.compiler, []).build(parts)
             raise self._failure()
         data = datas[chosen]
         graphs = Graphs(session, self.compiler, data.fields, rows or -(-settings.batch // settings.microbatches))

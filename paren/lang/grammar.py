@@ -72,7 +72,7 @@ class Options:
             return value
         if value is not POISON:
             self.session.record(self.wrong(key, f"an integer of at least {minimum}", value))
-        return max(default, minimum)
+        return default
 
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
         return self.integer(key, minimum, minimum) if key in self else None
@@ -189,7 +189,7 @@ def pairs(form: Form, what: str) -> list[tuple[Form, Form]]:
         found = [item for item in form.items if isinstance(item, List) and item.bracket == "(" and len(item.items) == 2]
         if len(found) == len(form.items):
             return [(item.items[0], item.items[1]) for item in found]
-    raise ParenError("E-FORM-006", f"the form is {what}", form.span)
+    raise ParenError("E-FORM-006", what, form.span)
 
 
 def head_of(form: Form) -> str | None:

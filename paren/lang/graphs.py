@@ -39,21 +39,18 @@ def define_models(top: TopLevel) -> dict[str, ModelValue]:
     models: dict[str, ModelValue] = {}
     for name, form in forms.items():
         with top.session.collect():
+            known = Global(name, form.items[1].span, None, POISON, form=form)
+            top.add_model(known)
             if len(form.items) != 4:
                 raise ParenError("E-FORM-001", f"the form is {FORMS['defmodel']}", form.span)
-            known = Global(name, form.items[1].span, None, form=form)
-            top.add_model(name, known)
             models[name] = _model(top.compiler, name, form, None if len(forms) == 1 else name)
             known.value = models[name]
-            continue
-        if name in top.namespace.names and top.namespace.names[name].form is form:
-            top.namespace.names[name].value = POISON
     return models
 
 
 def _model(compiler: Compiler, name: str, form: List, prefix: str | None) -> ModelValue:
     session = compiler.session
-    inputs = parse_fields(compiler, form.items[2], f"the inputs of {name}")
+    inputs = parse_fields(compiler, form.items[2], f"the list of inputs of {name}")
     names = frozenset(field.name for field in inputs)
     body = form.items[3]
     compiled = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paren.text.errors import Note, ParenError, Report
+from paren.text.errors import ParenError, Report
 from paren.text.forms import Form, List, String, Symbol
 from paren.text.reader import decode, load_source, read
 from paren.text.source import Source, Span
@@ -59,8 +59,7 @@ class Files:
         except ParenError as error:
             if place is None or error.span is not None:
                 raise
-            note = [] if error.fix is None else [Note(error.fix)]
-            raise ParenError(error.code, error.message, place, notes=note) from None
+            raise ParenError(error.code, error.message, place, fix=error.fix) from None
         except OSError as error:
             raise ParenError("E-TXT-001", f"{path} cannot be read: {error}", place) from error
 

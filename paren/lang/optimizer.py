@@ -60,7 +60,7 @@ class _Override:
     patterns: tuple[tuple[str, Span], ...]
     constructor: _Constructor | None
     keywords: dict[str, Value]
-    span: Span
+    spans: dict[str, Span]
 
 
 @dataclass(eq=False)
@@ -77,6 +77,10 @@ class Optimizers:
         if parts.optimizer is None:
             return (), (), ()
         base = self._constructor(parts.optimizer)
+        if self.session.errors:
+            # Parameters may be missing, so only the optimizer itself is checked.
+            base.make(self.session, {})
+            return (), (), ()
         overrides = self._overrides(parts.groups) if parts.groups is not None else []
         frozen = self._frozen(parts.frozen)
         numbers: dict[int, int] = {}
@@ -150,7 +154,8 @@ class Optimizers:
                     constructor = self._constructor(keywords.pop("optimizer")[0])
                 values = {key: code({}) for key, (_, code) in keywords.items()}
                 self._match(patterns)
-                found.append(_Override(patterns, constructor, values, item.span))
+                spans = {key: value.span for key, (value, _) in keywords.items()}
+                found.append(_Override(patterns, constructor, values, spans))
         return found
 
     def _frozen(self, form: Form | None) -> set[str]:
@@ -186,9 +191,14 @@ class Optimizers:
             keywords |= override.keywords
             for keyword in override.keywords:
                 if not constructor.takes(keyword):
-                    name = constructor.function.name if isinstance(constructor.function, Closure) else "the optimizer"
+                    function = constructor.function
+                    known = function.signature.keywords if isinstance(function, Closure) else {}
+                    name = function.name if isinstance(function, Closure) else "this optimizer"
                     raise ParenError(
-                        "E-OPT-005", f"{name} has no keyword :{keyword}, which :groups gives", override.span
+                        "E-OPT-005",
+                        f"{name} has no keyword :{keyword}, which :groups gives{did_you_mean(keyword, known)}",
+                        override.spans[keyword],
+                        fix=f"its keywords are {', '.join(f':{key}' for key in known)}" if known else None,
                     )
         key = (id(constructor), repr(sorted((k, v if _is_plain(v) else id(v)) for k, v in keywords.items())))
         if key not in self.made:
@@ -255,7 +265,7 @@ class Optimizers:
             if not isinstance(result, tuple) or len(result) != len(labels):
                 raise ParenError(
                     "E-OPT-002",
-                    f"the rule {rule.name} gives a list of {len(labels)} tensors: {', '.join(labels)}",
+                    f"the rule {rule.name} gives the list [{' '.join(labels)}] of new values, not {kind(result)}",
                     span,
                 )
             outputs: dict[str, Node] = {}

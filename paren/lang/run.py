@@ -85,7 +85,7 @@ def expressions(options: Options) -> Expressions:
     metrics: dict[str, Form] = {}
     if "metrics" in options:
         with options.session.collect():
-            for label, form in pairs(options.form("metrics"), ":metrics ((name expression) ...)"):
+            for label, form in pairs(options.form("metrics"), ":metrics is ((name expression) ...)"):
                 if not isinstance(label, Symbol) or "/" in label.name or ":" in label.name:
                     raise ParenError("E-FORM-006", "a metric is named by a symbol without / and :", label.span)
                 if label.name == "loss":
@@ -105,9 +105,10 @@ def expressions(options: Options) -> Expressions:
 def parse_run(options: Options, metrics: list[str]) -> RunForm:
     """The checked settings. Mistakes are recorded, with stand-ins in their place."""
     session = options.session
+    count = len(session.errors)
     batch = options.integer("batch", 1)
     microbatches = options.integer("microbatches", 1)
-    if microbatches > batch:
+    if microbatches > batch and "batch" in options and len(session.errors) == count:
         session.record(
             ParenError(
                 "E-DEFRUN-002",
@@ -220,7 +221,10 @@ def _best(options: Options, key: str, metrics: list[str]) -> Best | None:
             )
         if "evaluate-every" not in options and "epochs" not in options:
             raise ParenError(
-                "E-DEFRUN-005", f":{key} needs :evaluate-every or :epochs", form.span, fix="write :evaluate-every 100, say"
+                "E-DEFRUN-005",
+                f":{key} needs :evaluate-every or :epochs",
+                form.span,
+                fix="write :evaluate-every 100, say",
             )
         patience: int | None = None
         if key == "stop-early":
@@ -237,13 +241,13 @@ def _best(options: Options, key: str, metrics: list[str]) -> Best | None:
 
 
 def _names(options: Options) -> tuple[tuple[str, str], ...]:
-    what = ':names (("name in the file" "parameter") ...)'
+    what = ':names is (("name in the file" "parameter") ...)'
     if "from" not in options:
         raise ParenError("E-FORM-005", ":names needs the option :from", options.place("names"))
     found: list[tuple[str, str]] = []
     for old, new in pairs(options.form("names"), what):
         if not isinstance(old, String) or not isinstance(new, String):
-            raise ParenError("E-FORM-006", f"the form is {what}", old.span)
+            raise ParenError("E-FORM-006", what, old.span)
         found.append((old.value, new.value))
     return tuple(found)
 

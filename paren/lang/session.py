@@ -91,7 +91,7 @@ class Session:
         try:
             return trace.builder.emit(name, nodes, attrs, self.span(site))
         except TypeMismatch as mismatch:
-            raise self.error("E-TYPE-009", f"{name} does not fit: {mismatch}", site) from None
+            raise self.error("E-TYPE-009", f"{name}: {mismatch}", site) from None
 
     def constant(self, value: float | int | bool, dtype: DType, site: Site) -> Node:
         return self.need_trace(site).builder.constant(value, dtype, self.span(site))

@@ -126,7 +126,7 @@ def parse_override(text: str) -> tuple[str, Span, Form]:
     if len(forms) != 1:
         raise ParenError(
             "E-SET-003",
-            f"{name.strip()} is set to {'nothing' if not forms else f'{len(forms)} values'}, one is needed",
+            f"{name.strip()} is set to {f'{len(forms)} values, one' if forms else 'nothing, a value'} is needed",
             Span(source, start, len(text)) if value else whole,
             fix="a list is written in brackets and quotes: --set 'hidden=[32 32]'" if forms else None,
         )
@@ -157,9 +157,11 @@ def apply_variant(settings: Settings, variants: Mapping[str, List], variant: str
     replaced: dict[str, List] = {}
     for name, form in variants.items():
         seen: dict[str, Span] = {}
-        for item in form.items[2:]:
+        entries: list[tuple[Symbol, Form]] = []
+        with settings.session.collect():
+            entries = [_entry(item) for item in form.items[2:]]
+        for head, value in entries:
             with settings.session.collect():
-                head, value = _entry(item)
                 if head.name in seen:
                     first = Note("the first one", seen[head.name])
                     raise ParenError("E-SET-003", f"{head.name} is set twice", head.span, notes=[first])

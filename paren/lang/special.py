@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from paren.ir.types import DType, TensorType
 from paren.lang.bind import bind_pattern, pattern_names
 from paren.lang.core import SPECIALS, Compiler, Names, Special, truth
+from paren.lang.session import Session
 from paren.lang.signature import Pattern, parse_pattern
 from paren.lang.trace import Parameter
 from paren.lang.value import POISON, Builtin, Closure, Code, Environment, Rule, Tensor, Value, kind, show
-from paren.text.errors import ParenError
+from paren.text.errors import Note, ParenError
 from paren.text.forms import Form, Keyword, List, Symbol
 from paren.text.source import Span
 
@@ -343,17 +344,19 @@ def _require(compiler: Compiler, form: List, names: Names) -> Code:
         values = [code(environment) for code in parts]
         message = "".join(v if isinstance(v, str) else str(v) if isinstance(v, Tensor) else show(v) for v in values)
         fix = fix_code(environment) if fix_code else None
-        place = None
-        if session.frames:
-            site, signature = session.frames[-1]
-            place = site.argument(signature, parameter) if parameter and not site.internal else None
-            if place is None and not site.internal:
-                place = site.span
-        if place is None:
-            place = session.span(own)
-        raise ParenError("E-CALL-009", message, place, fix=fix if isinstance(fix, str) else None)
+        notes = [Note(f"{value} is made here", value.origin) for value in values if isinstance(value, Tensor)]
+        place = _refused_argument(session, parameter) or session.span(own)
+        raise ParenError("E-CALL-009", message, place, notes=notes, fix=fix if isinstance(fix, str) else None)
 
     return check
+
+
+def _refused_argument(session: Session, parameter: str | None) -> Span | None:
+    """The user's argument for a parameter: of the innermost call that stands in the program, not in the prelude."""
+    for site, signature in reversed(session.frames):
+        if not site.internal:
+            return site.argument(signature, parameter) if parameter else site.span
+    return None
 
 
 def _is_at(item: Form) -> bool:

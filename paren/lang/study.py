@@ -33,11 +33,11 @@ def _factors(settings: Settings, form: List, seen: dict[str, Span]) -> tuple[Fac
     """`(setting value ...)` entries. A setting may vary in one place only. Values given twice vanish."""
     head = head_of(form) or ""
     found: list[Factor] = []
-    for item in form.items[1:]:
+    entries: list[tuple[Symbol, List]] = []
+    with settings.session.collect():
+        entries = [_entry(item, head) for item in form.items[1:]]
+    for label, item in entries:
         with settings.session.collect():
-            if not isinstance(item, List) or len(item.items) < 2 or not isinstance(item.items[0], Symbol):
-                raise ParenError("E-FORM-001", f"the form is {FORMS[head]}", item.span)
-            label = item.items[0]
             if label.name in seen:
                 raise ParenError(
                     "E-STUDY-001",
@@ -49,6 +49,12 @@ def _factors(settings: Settings, form: List, seen: dict[str, Span]) -> tuple[Fac
             values = [settings.checked(label.name, label.span, value, head) for value in item.items[1:]]
             found.append(Factor(label.name, tuple(dict.fromkeys(values)), item.span))
     return tuple(found)
+
+
+def _entry(item: Form, head: str) -> tuple[Symbol, List]:
+    if isinstance(item, List) and len(item.items) >= 2 and item.bracket == "(" and isinstance(item.items[0], Symbol):
+        return item.items[0], item
+    raise ParenError("E-FORM-001", f"the form is {FORMS[head]}", item.span)
 
 
 def _alternatives(settings: Settings, factor: Factor) -> Factor:

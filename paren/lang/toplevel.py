@@ -95,7 +95,9 @@ class TopLevel:
         head, target = form.items[:2]
         if isinstance(target, List) and target.items:
             target = target.items[0]
-        if isinstance(head, Symbol) and head.name in ("def", "defmodel") and isinstance(target, Symbol):
+        if not isinstance(head, Symbol) or not isinstance(target, Symbol):
+            return
+        if head.name == "def" or (head.name == "defmodel" and target.name not in self.forms["defmodel"]):
             self.namespace.names.setdefault(target.name, Global(target.name, target.span, None, POISON))
 
     def _define(self, form: List) -> None:
@@ -148,9 +150,9 @@ class TopLevel:
             )
         self.namespace.names[known.name] = known
 
-    def add_model(self, name: str, known: Global) -> None:
-        with self.session.collect():
-            self._declare(known)
+    def add_model(self, known: Global) -> None:
+        """Declares the name of a model. Raises E-NAME-002 or E-NAME-003."""
+        self._declare(known)
 
     def set_literals(self) -> None:
         """Gives the names of literal defs the values that are in force."""

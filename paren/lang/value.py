@@ -172,7 +172,9 @@ def kind(value: Value) -> str:
         return "none"
     if isinstance(value, bool):
         return f"the boolean {show(value)}"
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return f"the integer {value}"
+    if isinstance(value, float):
         return f"the number {show(value)}"
     if isinstance(value, str):
         return f"the string {show(value)}"
