@@ -24,30 +24,29 @@ def check_data(dataset: Dataset, bounds: Sequence[Bound], run: RunForm, *, cache
     passed is remembered by the digest of the split's contents, so it is scanned once.
     """
     report = Report()
-    with report.collect():
-        _check_sizes(dataset, run)
+    report.errors.extend(_check_sizes(dataset, run))
     for split in dataset.splits.values():
         report.errors.extend(_check_values(split, dataset.fields, bounds, cache))
     report.finish()
 
 
-def _check_sizes(dataset: Dataset, run: RunForm) -> None:
+def _check_sizes(dataset: Dataset, run: RunForm) -> Iterator[ParenError]:
     listed = ", ".join(dataset.splits)
-    if TRAIN not in dataset.splits:
-        span = run.spans.get("data")
-        raise ParenError(
-            "E-DATA-019", f"the data have no split {TRAIN}, which training reads: they have {listed}", span
-        )
     if run.evaluate_every is not None and VALIDATION not in dataset.splits:
-        raise ParenError(
+        yield ParenError(
             "E-DATA-019",
             f"the data have no split {VALIDATION}, which :evaluate-every reads: they have {listed}",
             run.spans.get("evaluate-every"),
             fix="give the data form :split ((train 0.95) (validation 0.05)), or remove :evaluate-every",
         )
-    count = dataset.splits[TRAIN].count
-    if count < run.batch:
-        raise ParenError(
+    if TRAIN not in dataset.splits:
+        yield ParenError(
+            "E-DATA-019",
+            f"the data have no split {TRAIN}, which training reads: they have {listed}",
+            run.spans.get("data"),
+        )
+    elif (count := dataset.splits[TRAIN].count) < run.batch:
+        yield ParenError(
             "E-DATA-018",
             f"split {TRAIN} has {_counted(count, 'sample')}, fewer than one batch of {run.batch}",
             run.spans.get("batch"),

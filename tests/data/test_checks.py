@@ -156,6 +156,7 @@ def test_a_small_evaluation_split_is_padded_but_must_be_there() -> None:
     assert mistakes(dataset(train), batch=8, evaluate_every=1) == [
         ("E-DATA-019", "the data have no split validation, which :evaluate-every reads: they have train")
     ]
+    assert [code for code, _ in mistakes(dataset(train), batch=9, evaluate_every=1)] == ["E-DATA-019", "E-DATA-018"]
     assert mistakes(dataset(validation)) == [
         ("E-DATA-019", "the data have no split train, which training reads: they have validation")
     ]
