@@ -18,7 +18,7 @@ from paren.lang.session import Session
 from paren.lang.signature import Site
 from paren.lang.toplevel import FORMS, TopLevel
 from paren.lang.trace import Declarations, Parameter, Scope, Trace
-from paren.lang.value import POISON, Environment, Global, ModelValue, Tensor, Value, kind
+from paren.lang.value import POISON, Environment, Global, ModelValue, Poison, Tensor, Value, kind
 from paren.text.errors import Note, ParenError
 from paren.text.forms import Form, List
 from paren.text.source import Span
@@ -71,10 +71,18 @@ def _model(compiler: Compiler, name: str, form: List, prefix: str | None) -> Mod
         outer = trace.scope
         trace.scope = Scope((prefix,) if prefix else (), (*outer.site, name), True)
         try:
-            return compiled(environment)
+            value = compiled(environment)
         finally:
             trace.scope = outer
             trace.open_models.pop()
+        if not isinstance(value, (Tensor, Poison)):
+            raise ParenError(
+                "E-MODEL-004",
+                f"the model {name} gives a tensor, not {kind(value)}",
+                body.span,
+                fix="put several results side by side with concat" if isinstance(value, tuple) else None,
+            )
+        return value
 
     return ModelValue(name, inputs, run, form.span)
 
@@ -256,9 +264,7 @@ def forward_graph(session: Session, model: ModelValue, rows: int) -> Graph:
             arguments.append(Tensor(node, True, field.span))
         value = model.run(arguments, Site(model.span))
         if not isinstance(value, Tensor):
-            if value is POISON and session.errors:
-                raise session.errors[-1]
-            raise ParenError("E-MODEL-004", f"the model {model.name} gives a tensor, not {kind(value)}", model.span)
+            raise session.errors[-1]
         return trace.builder.graph({"result": expand(session, Site(model.span), value, value.shape, True)})
 
 

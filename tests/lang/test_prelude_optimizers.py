@@ -254,4 +254,7 @@ def test_a_rule_with_a_wrong_result_is_refused() -> None:
     with pytest.raises(ParenError) as caught:
         made_with("(optimizer (parameter gradient update speed) :name mine [parameter])")
     assert caught.value.code == "E-OPT-002"
-    assert caught.value.message == "the rule mine gives a list of 2 tensors: parameter, speed"
+    assert (
+        caught.value.message
+        == "the rule mine gives the list [parameter speed] of new values, not the list [float32[4 6]]"
+    )
