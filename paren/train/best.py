@@ -49,11 +49,7 @@ class BestStore:
             record = BestRecord(step, metric, value, path.name, written.size, written.sha256)
             self.point(record)
         except OSError as error:
-            raise ParenError(
-                "E-CKPT-008",
-                f"the best parameters {path} could not be written ({(error.strerror or str(error)).lower()})",
-                fix="make room or make the folder writable, then continue with --resume latest",
-            ) from error
+            raise self._refused(path, error) from error
         return record
 
     def point(self, record: BestRecord) -> None:
@@ -62,23 +58,37 @@ class BestStore:
         write_atomically(self.files, self.folder / FILE, content)
 
     def follow(self, record: BestRecord | None, notice: Callable[[str], None]) -> None:
-        """Goes back to the best of a checkpoint that training resumes from."""
+        """Goes back to the best of a checkpoint that training resumes from. Raises E-CKPT-008."""
         if not self.folder.is_dir():
             return
-        for left in self.folder.glob(f"{TEMPORARY}*"):
-            left.unlink()
-        if record is None:
-            (self.folder / FILE).unlink(missing_ok=True)
-        elif (self.folder / record.file).is_file():
-            self.point(record)
-        else:
-            notice(f"the best parameters of step {record.step} are gone; the next better ones will be kept")
+        try:
+            for left in self.folder.glob(f"{TEMPORARY}*"):
+                left.unlink()
+            if record is None:
+                (self.folder / FILE).unlink(missing_ok=True)
+            elif (self.folder / record.file).is_file():
+                self.point(record)
+            else:
+                notice(f"the best parameters of step {record.step} are gone; the next better ones will be kept")
+        except OSError as error:
+            raise self._refused(self.folder / FILE, error) from error
 
     def retire(self, needed: Collection[str]) -> None:
-        """Deletes the files that are not `needed`."""
+        """Deletes the files that are not `needed`. Raises E-CKPT-008."""
         for path in self.folder.glob("parameters-*.safetensors"):
             if path.name not in needed:
-                path.unlink()
+                try:
+                    path.unlink()
+                except OSError as error:
+                    raise self._refused(path, error) from error
+
+    @staticmethod
+    def _refused(path: Path, error: OSError) -> ParenError:
+        return ParenError(
+            "E-CKPT-008",
+            f"the best parameters {path} could not be written ({(error.strerror or str(error)).lower()})",
+            fix="make room or make the folder writable, then continue with --resume latest",
+        )
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:

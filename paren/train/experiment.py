@@ -19,7 +19,7 @@ from paren.train.state import Json
 class Experiment:
     """A program as the loop sees it. `digest` identifies the experiment: sources, settings, data.
 
-    `folder` is where the program's file stands: paths in it are relative to that.
+    `sources`: path -> text of the file and its imports. `path`: the program's file, as the user named it.
     """
 
     digest: str
@@ -43,8 +43,9 @@ class Experiment:
         )
 
     @property
-    def folder(self) -> Path:
-        return Path(self.path).parent
+    def weights(self) -> Path | None:
+        """The file of `:from`, relative to the program's."""
+        return Path(self.path).parent / self.run.start_from if self.run.start_from is not None else None
 
 
 @dataclass(frozen=True)

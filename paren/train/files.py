@@ -41,15 +41,20 @@ def temporary_sibling(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}")
 
 
-def write_atomically(files: Files, path: Path, content: bytes) -> None:
-    """Gives `path` a new content: readers see the old one or the new one. Raises OSError, and leaves the old one."""
+def write_atomically(files: Files, path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Gives `path` a new content: readers see the old one or the new one. Raises OSError, and leaves the old one.
+
+    Not `durable`: a crash of the whole machine may lose the content. That is cheaper, for what is soon written again.
+    """
     temporary = temporary_sibling(path)
     try:
         with temporary.open("wb") as file:
             files.write(file, content)
-            files.sync(file)
+            if durable:
+                files.sync(file)
         files.rename(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    files.sync_folder(path.parent)
+    if durable:
+        files.sync_folder(path.parent)

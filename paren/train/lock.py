@@ -14,6 +14,7 @@ import filelock
 
 from paren.text.errors import ParenError
 from paren.train.files import Files, write_atomically
+from paren.train.run_directory import not_writable
 from paren.train.status import now
 
 LOCK = "lock"
@@ -34,7 +35,8 @@ class Holder:
 class RunLock:
     """The lock of a run directory, released when its `with` block ends or its process does, however it does.
 
-    Raises E-RUN-004 if another process holds it, with that process' host, id and start.
+    Raises E-RUN-004 if another process holds it, with that process' host, id and start; E-RUN-005 if the directory
+    cannot be written.
     """
 
     def __init__(self, out: Path) -> None:
@@ -42,12 +44,15 @@ class RunLock:
         self._lock = filelock.FileLock(out / LOCK, thread_local=False, is_singleton=False)
 
     def __enter__(self) -> RunLock:
+        holder = Holder(socket.gethostname(), os.getpid(), now())
         try:
             self._lock.acquire(timeout=0)
+            write_atomically(Files(), self._out / HOLDER, json.dumps(asdict(holder)).encode(), durable=False)
         except filelock.Timeout:
             raise self._taken() from None
-        holder = Holder(socket.gethostname(), os.getpid(), now())
-        write_atomically(Files(), self._out / HOLDER, json.dumps(asdict(holder)).encode())
+        except OSError as error:
+            self._lock.release()
+            raise not_writable(self._out, error) from error
         return self
 
     def __exit__(

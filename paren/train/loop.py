@@ -243,10 +243,10 @@ def _report(session: Session, step: Step) -> None:
     Whether it is due depends on the step and on what was computed, never on where a start begins or ends.
     """
     state, pace, record = session.state, session.pace, step.record
-    session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.baseline_bytes)
     regular = state.step in (1, session.total) or state.step % session.experiment.run.log_every == 0
     if regular or step.notable:
         seconds = max(pace.seconds, 1e-9)
+        session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.baseline_bytes)
         record["tokens-per-second"] = pace.weight / seconds
         record["examples-per-second"] = pace.examples / seconds
         record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps

@@ -34,7 +34,9 @@ class ProgressView(Protocol):
         """A sentence for the user."""
         ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Nothing more will come. Called by whoever made the view."""
+        ...
 
 
 class Silent:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.text.errors import ParenError
+from paren.train.best import KEPT_ROLES
+from paren.train.checkpoint import CheckpointStore, restore
+from paren.train.manifest import FILE as MANIFEST
+from paren.train.manifest import Damaged
 from paren.train.metrics import FILE
+from paren.train.resume import all_damaged, damaged, find_checkpoints
+from paren.train.run_directory import BEST, CHECKPOINTS, read_run_file
+from paren.train.state import BestRecord
+from paren.train.tensor_file import DTYPES, MalformedFile, read_header, read_into
 
+Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 
 
@@ -50,3 +61,74 @@ def _lines(out: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, TypeError, KeyError) as error:
             raise ParenError("E-RUN-014", f"line {number} of {path} is damaged") from error
         yield record
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters and averages (by parameter name; empty without `:average`) after `step` steps."""
+
+    step: int
+    parameters: Mapping[str, Array]
+    averages: Mapping[str, Array]
+
+
+def read_weights(out: Path, *, best: bool = False, checkpoints: Path | None = None) -> Weights:
+    """The weights of a run's newest checkpoint that is whole, or of its best evaluation; every byte is verified.
+
+    `checkpoints`: where they are, if not in `out`. Raises E-RUN-014 if `out` is no run, E-CKPT-001 if it has no
+    checkpoint or kept no best one, E-CKPT-003 and E-CKPT-010 for damage.
+    """
+    stored = read_run_file(out)
+    if stored is None:
+        raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
+    if best:
+        return _read_best(out / BEST)
+    store = CheckpointStore(checkpoints or out / CHECKPOINTS, stored["run"], stored["experiment"], {}, {}, keep=1)
+    candidates = find_checkpoints(store, "latest", allow_new_layout=True)
+    reasons = dict(candidates.unreadable)
+    for checkpoint in candidates.checkpoints:
+        slots = {
+            name: np.empty(slot.shape, slot.dtype)
+            for name, slot in checkpoint.manifest.slots.items()
+            if slot.role in KEPT_ROLES
+        }
+        try:
+            restore(checkpoint, slots)
+        except Damaged as damage:
+            reasons[checkpoint.folder.name] = str(damage)
+            continue
+        return _weights(checkpoint.manifest.step, slots)
+    raise all_damaged(store, reasons)
+
+
+def _read_best(folder: Path) -> Weights:
+    try:
+        record = BestRecord(**json.loads((folder / MANIFEST).read_bytes()))
+    except FileNotFoundError:
+        raise ParenError(
+            "E-CKPT-001",
+            f"{folder} holds no best parameters",
+            fix="they are kept with :keep (best evaluation/loss :min)",
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise damaged(folder, "manifest.json is not readable") from error
+    path = folder / record.file
+    whole = hashlib.sha256()
+    slots: dict[str, Array] = {}
+    try:
+        with path.open("rb") as file:
+            entries, _, head = read_header(file, path.stat().st_size)
+            whole.update(head)
+            for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+                slots[name] = np.empty(entry.shape, DTYPES[entry.dtype])
+                read_into(file, slots[name], whole)
+    except (OSError, MalformedFile, KeyError) as error:
+        raise damaged(folder, f"{record.file} is not readable") from error
+    if whole.hexdigest() != record.sha256:
+        raise damaged(folder, f"the bytes of {record.file} do not match their SHA-256")
+    return _weights(record.step, slots)
+
+
+def _weights(step: int, slots: Mapping[str, Array]) -> Weights:
+    averages = {name.rpartition("/")[0]: array for name, array in slots.items() if name.endswith("/average")}
+    return Weights(step, {name: array for name, array in slots.items() if "/" not in name}, averages)

@@ -42,7 +42,7 @@ def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool
         return Candidates([checkpoint], {}, fallback=False)
     found, unreadable = store.lineage()
     if not found and unreadable:
-        raise _all_damaged(store, unreadable)
+        raise all_damaged(store, unreadable)
     if not found and wanted == "latest":
         raise ParenError(
             "E-CKPT-001",
@@ -61,22 +61,22 @@ def restore_newest(
 
     Raises E-CKPT-003 (the named one) or E-CKPT-010 (all of them) if none is, E-CKPT-006 for other slots.
     """
-    damaged = {}
+    broken = {}
     for checkpoint in candidates.checkpoints:
         name = checkpoint.folder.name
         try:
             restore(checkpoint, slots, roles)
         except Damaged as damage:
             if not candidates.fallback:
-                raise _damaged(checkpoint.folder, damage) from damage
-            damaged[name] = str(damage)
+                raise damaged(checkpoint.folder, str(damage)) from damage
+            broken[name] = str(damage)
             continue
-        for other, reason in sorted({**candidates.unreadable, **damaged}.items()):
+        for other, reason in sorted({**candidates.unreadable, **broken}.items()):
             if other > name:
                 store.notice(f"checkpoint {other} is damaged ({reason}), going back to {name}")
         store.follow(checkpoint)
         return checkpoint
-    raise _all_damaged(store, {**candidates.unreadable, **damaged})
+    raise all_damaged(store, {**candidates.unreadable, **broken})
 
 
 def _named(store: CheckpointStore, wanted: str) -> Checkpoint:
@@ -92,7 +92,7 @@ def _named(store: CheckpointStore, wanted: str) -> Checkpoint:
     try:
         return Checkpoint(folder, Manifest.read(folder))
     except Damaged as damage:
-        raise _damaged(folder, damage) from damage
+        raise damaged(folder, str(damage)) from damage
     except OtherFormat as other:
         raise ParenError(
             "E-CKPT-005",
@@ -132,15 +132,17 @@ def _show(value: Json) -> str:
     return "none" if value is None else str(value)
 
 
-def _damaged(folder: Path, damage: Damaged) -> ParenError:
+def damaged(folder: Path, reason: str) -> ParenError:
+    """E-CKPT-003 for a checkpoint that was asked for."""
     return ParenError(
         "E-CKPT-003",
-        f"the checkpoint {folder} is damaged: {damage}",
+        f"the checkpoint {folder} is damaged: {reason}",
         fix="resume from another one; --resume latest takes the newest that is whole",
     )
 
 
-def _all_damaged(store: CheckpointStore, reasons: Mapping[str, str]) -> ParenError:
+def all_damaged(store: CheckpointStore, reasons: Mapping[str, str]) -> ParenError:
+    """E-CKPT-010, with the reason for each checkpoint (by name)."""
     return ParenError(
         "E-CKPT-010",
         f"no checkpoint in {store.root} is whole",

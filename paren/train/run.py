@@ -48,7 +48,7 @@ class Start:
     """Trains in `options.out`, anew or from a checkpoint, and leaves the directory with a final status.
 
     `make_engine` compiles and allocates; it is called under the lock, after everything that can be refused without
-    it. `signals` is entered by the caller, around everything slow. `weights`: the file of `:from`, if there is one.
+    it. `signals` is entered by the caller, around everything slow; `progress` is ended by whoever made it.
     """
 
     experiment: Experiment
@@ -57,7 +57,6 @@ class Start:
     make_engine: Callable[[], Engine]
     progress: ProgressView
     signals: StopSignals
-    weights: Path | None = None
     files: Files = field(default_factory=Files)
 
     def run(self) -> Outcome:
@@ -86,7 +85,7 @@ class Start:
             try:
                 return self._train(store, candidates, file, total, stop, every)
             except BaseException as error:
-                with suppress(OSError):  # the disk may be what failed; the error itself is on its way to the user
+                with suppress(ParenError):  # the disk may be what failed; the error itself is on its way to the user
                     if isinstance(error, ParenError):
                         file.final(status.FAILED, code=error.code, message=error.message)
                     else:
@@ -212,17 +211,18 @@ class Start:
         """First values: the program's initializers, or the file of `:from`; averages start at the parameters."""
         run = self.experiment.run
         engine.initialize(run.seed)
-        if self.weights is None:
+        weights = self.experiment.weights
+        if weights is None:
             return
         slots, roles = engine.slots(), engine.roles
         parameters = {name: array for name, array in slots.items() if roles[name] == "parameter"}
-        unused = load_weights(self.weights, run.start_names, parameters, run.spans.get("from"))
+        unused = load_weights(weights, run.start_names, parameters, run.spans.get("from"))
         for name in slots:
             if roles[name] == "average":
                 slots[name][...] = slots[name.rpartition("/")[0]]
         if unused:
             more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
-            self.progress.notice(f"{self.weights} holds tensors that are not used: {', '.join(unused[:5])}{more}")
+            self.progress.notice(f"{weights} holds tensors that are not used: {', '.join(unused[:5])}{more}")
 
     def _check_space(self, store: CheckpointStore, engine: Engine, steps: int) -> None:
         run, slots = self.experiment.run, engine.slots()
@@ -239,17 +239,3 @@ class Start:
     def _nothing(self, step: int, why: str) -> Outcome:
         self.progress.notice(f"{self.options.out} {why}: nothing to do")
         return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
-
-
-def latest_checkpoint(out: Path, checkpoints: Path | None = None) -> Checkpoint:
-    """The checkpoint that a reader of a run takes: the newest of its lineage whose manifest is whole.
-
-    Raises E-RUN-014 if `out` is no run, E-CKPT-001 or E-CKPT-010 if it has none.
-    """
-    stored = run_directory.read_run_file(out)
-    if stored is None:
-        raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
-    store = CheckpointStore(
-        checkpoints or out / run_directory.CHECKPOINTS, stored["run"], stored["experiment"], {}, {}, keep=1
-    )
-    return find_checkpoints(store, "latest", allow_new_layout=True).checkpoints[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -106,7 +105,7 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
 
 
 def write_run_file(files: Files, options: RunOptions, experiment: Experiment, run: str, total: int) -> None:
-    """Writes what a reader needs to know the run by, and to start it again. Raises OSError."""
+    """Writes what a reader needs to know the run by, and to start it again. Raises E-RUN-005."""
     content: dict[str, Json] = {
         "format": FORMAT,
         "run": run,
@@ -127,7 +126,10 @@ def write_run_file(files: Files, options: RunOptions, experiment: Experiment, ru
             for path, text in experiment.sources.items()
         },
     }
-    write_atomically(files, options.out / RUN, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    try:
+        write_atomically(files, options.out / RUN, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    except OSError as error:
+        raise not_writable(options.out / RUN, error) from error
 
 
 def make_folder(folder: Path) -> None:
@@ -135,7 +137,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise not_writable(folder, error) from error
 
 
 def check_writable(folder: Path, files: Files) -> None:
@@ -151,7 +153,7 @@ def check_writable(folder: Path, files: Files) -> None:
         files.sync_folder(folder)
     except OSError as error:
         first.unlink(missing_ok=True)
-        raise _not_writable(folder, error) from error
+        raise not_writable(folder, error) from error
 
 
 def check_space(folder: Path, state_bytes: int, checkpoints: int) -> None:
@@ -205,7 +207,7 @@ def _delete(out: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise _not_writable(path, error) from error
+            raise not_writable(path, error) from error
 
 
 def _difference(stored: Mapping[str, Any], experiment: Experiment) -> str:
@@ -227,8 +229,9 @@ def _plain(value: Any) -> Json:
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _not_writable(path: Path, error: OSError) -> ParenError:
-    reason = (error.strerror or os.strerror(error.errno or 0)).lower()
+def not_writable(path: Path, error: OSError) -> ParenError:
+    """E-RUN-005, with the system's reason."""
+    reason = (error.strerror or str(error)).lower()
     return ParenError(
         "E-RUN-005", f"{path} is not writable ({reason})", fix="take another --out, or make the folder writable"
     )

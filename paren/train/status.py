@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paren.text.errors import ParenError
 from paren.train.files import Files, write_atomically
 
 FILE = "status.json"
@@ -51,8 +53,8 @@ def read_status(out: Path) -> Status | None:
 
 @dataclass
 class StatusFile:
-    """Keeps `out/status.json` up to date. A write that fails is not worth the run: the next one tries again, and
-    the last one (`final`) raises OSError."""
+    """Keeps `out/status.json` up to date. A write on the way that fails is not worth the run: the next one tries
+    again. Only the last one, `final`, raises E-RUN-012."""
 
     out: Path
     steps: int
@@ -66,14 +68,19 @@ class StatusFile:
 
     def running(self, step: int, samples: int, phase: str) -> None:
         self.status = replace(self.status, step=step, samples=samples, phase=phase)
-        try:
-            self._write()
-        except OSError:
-            return
+        with suppress(OSError):  # see above
+            self._write(durable=False)
 
     def final(self, state: str, *, code: str | None = None, message: str | None = None) -> None:
         self.status = replace(self.status, state=state, phase=None, code=code, message=message)
-        self._write()
+        try:
+            self._write(durable=True)
+        except OSError as error:
+            raise ParenError(
+                "E-RUN-012",
+                f"{self.out / FILE} could not be written ({(error.strerror or str(error)).lower()})",
+                fix="make room, then continue with --resume latest",
+            ) from error
 
     def progress(self, step: int, samples: int) -> None:
         """Notes the position; the file follows at most once in `PAUSE` seconds."""
@@ -81,8 +88,8 @@ class StatusFile:
         if time.monotonic() - self._written >= PAUSE:
             self.running(step, samples, "training")
 
-    def _write(self) -> None:
+    def _write(self, durable: bool) -> None:
         self._written = time.monotonic()
         self.status = replace(self.status, updated=now())
         content = json.dumps(asdict(self.status), indent=1, ensure_ascii=False).encode() + b"\n"
-        write_atomically(self.files, self.out / FILE, content)
+        write_atomically(self.files, self.out / FILE, content, durable=durable)

@@ -21,7 +21,7 @@ from paren.text.codes import CODES
 from paren.text.errors import ParenError
 from paren.train import lock, run_directory
 from paren.train.lock import Holder, RunLock, is_locked
-from paren.train.run import latest_checkpoint
+from paren.train.read_run import read_weights
 from paren.train.status import read_status
 
 TESTS = Path(__file__).parent
@@ -56,7 +56,7 @@ def test_the_layout_of_a_run(tmp_path):
     assert text["sha256"] == hashlib.sha256(text["text"].encode()).hexdigest()
     status = read_status(trial.out)
     assert (status.state, status.step, status.steps, status.samples, status.code) == ("complete", 12, 12, 88, None)
-    assert latest_checkpoint(trial.out).manifest.step == 12
+    assert read_weights(trial.out).step == 12
 
 
 def test_the_status_follows_the_run(tmp_path):
@@ -386,7 +386,7 @@ def test_a_holder_on_another_host_is_named(tmp_path):
 
 def test_a_reader_of_no_run(tmp_path):
     with pytest.raises(ParenError) as caught:
-        latest_checkpoint(tmp_path)
+        read_weights(tmp_path)
     assert (caught.value.code, caught.value.message) == ("E-RUN-014", f"{tmp_path} holds no run")
 
 

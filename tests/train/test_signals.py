@@ -16,7 +16,7 @@ import pytest
 from training_fakes import Trial, run_form
 
 from paren.train.metrics import without_measured
-from paren.train.run import latest_checkpoint
+from paren.train.read_run import read_weights
 from paren.train.signals import StopSignals
 from paren.train.status import read_status
 
@@ -89,7 +89,7 @@ def test_a_signal_is_obeyed_at_the_next_step_border(tmp_path, straight, number, 
     assert done.stderr == f"\n{number.name}: stopping at the next step border (again: stop at once)\n"
     status = read_status(tmp_path / "run")
     assert (status.state, status.step, status.code) == ("stopped", step, None)
-    assert latest_checkpoint(tmp_path / "run").manifest.step == step
+    assert read_weights(tmp_path / "run").step == step
     assert_resumes_exactly(tmp_path / "run", straight)
 
 
@@ -109,7 +109,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint(tmp_path, s
     assert done.returncode == code
     assert done.stderr.endswith("\nstopped at once; the last checkpoint stands\n")
     if step is not None:
-        assert latest_checkpoint(tmp_path / "run").manifest.step == step
+        assert read_weights(tmp_path / "run").step == step
     assert_resumes_exactly(tmp_path / "run", straight)
 
 

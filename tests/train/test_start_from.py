@@ -80,7 +80,7 @@ def test_a_file_that_is_missing_or_something_else(tmp_path):
 def test_a_run_starts_from_them_and_its_averages_too(tmp_path):
     path = write(tmp_path / "w", linear__weight=WEIGHT, linear__bias=BIAS, mask=np.ones(3))
     seen = {}
-    trial = Trial(tmp_path / "run", run_form(), weights=path)
+    trial = Trial(tmp_path / "run", run_form(start_from=str(path)))
 
     def before(name, step):
         if name == "accumulate" and step == 0:
@@ -96,10 +96,11 @@ def test_a_run_starts_from_them_and_its_averages_too(tmp_path):
 
 def test_a_resume_does_not_start_from_them_again(tmp_path):
     path = write(tmp_path / "w", linear__weight=WEIGHT, linear__bias=BIAS)
-    trial, whole = Trial(tmp_path / "a", weights=path), Trial(tmp_path / "b", weights=path)
+    run = run_form(start_from=str(path))
+    trial, whole = Trial(tmp_path / "a", run), Trial(tmp_path / "b", run)
     trial.start(steps=5)
     path.rename(tmp_path / "moved")
     trial.start(resume="latest")
-    whole.weights = tmp_path / "moved"
+    (tmp_path / "moved").rename(path)
     whole.start()
     assert trial.state_bytes() == whole.state_bytes()

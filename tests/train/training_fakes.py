@@ -206,7 +206,6 @@ class Trial:
     training: Mapping[str, np.ndarray] | None = None
     validation: bool = True
     files: Files = field(default_factory=Files)
-    weights: Path | None = None
     before: Callable[[str, int], None] = lambda name, step: None
     settings: Mapping[str, Any] = field(default_factory=lambda: {"rate": 0.05})
     engine: LinearEngine | None = None
@@ -227,7 +226,6 @@ class Trial:
             self._make,
             self.listener,
             self.signals,
-            self.weights,
             self.files,
         )
         return start.run()
