@@ -12,6 +12,7 @@ from paren.text.errors import ParenError
 from paren.train.state import Json
 
 FOLDER = "tensorboard"
+FLUSH = 5  # seconds after which a viewer sees what was written
 MODULES = (
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.compat.proto.summary_pb2",
@@ -45,7 +46,7 @@ class EventFiles:
         self._event, self._summary = event.Event, summary.Summary
         folder = out / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer = writer.EventFileWriter(str(folder))
+        self._writer = writer.EventFileWriter(str(folder), flush_secs=FLUSH)
         start = event.SessionLog(status=event.SessionLog.START)
         self._writer.add_event(self._event(step=step + 1, wall_time=time.time(), session_log=start))
 
@@ -60,6 +61,10 @@ class EventFiles:
         ]
         summary = self._summary(value=values)
         self._writer.add_event(self._event(step=record["step"], wall_time=time.time(), summary=summary))
+
+    def flush(self) -> None:
+        """Returns when all events so far are in the file."""
+        self._writer.flush()
 
     def __enter__(self) -> EventFiles:
         return self

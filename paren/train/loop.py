@@ -182,6 +182,8 @@ def save(session: Session) -> int:
     session.progress.phase("saving")
     session.status.running(state.step, state.samples, "saving")
     session.metrics.sync()
+    if session.events is not None:
+        session.events.flush()
     session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
     kept = [each.manifest.loop.best for each in session.checkpoints.all()[0]]
     session.best.retire({best.file for best in [*kept, state.best] if best is not None})

@@ -27,6 +27,7 @@ class Candidates:
     checkpoints: Sequence[Checkpoint]
     unreadable: Mapping[str, str]
     fallback: bool
+    allow_new_layout: bool = False
 
 
 def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool) -> Candidates:
@@ -39,7 +40,7 @@ def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool
     if wanted not in ("auto", "latest"):
         checkpoint = _named(store, wanted)
         _check_fit(store, checkpoint, allow_new_layout)
-        return Candidates([checkpoint], {}, fallback=False)
+        return Candidates([checkpoint], {}, False, allow_new_layout)
     found, unreadable = store.lineage()
     if not found and unreadable:
         raise all_damaged(store, unreadable)
@@ -51,7 +52,7 @@ def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool
         )
     if found:
         _check_fit(store, found[0], allow_new_layout)
-    return Candidates(found, unreadable, fallback=True)
+    return Candidates(found, unreadable, True, allow_new_layout)
 
 
 def restore_newest(
@@ -59,7 +60,8 @@ def restore_newest(
 ) -> Checkpoint:
     """Fills the slots from the first candidate that is whole, and says which were not.
 
-    Raises E-CKPT-003 (the named one) or E-CKPT-010 (all of them) if none is, E-CKPT-006 for other slots.
+    Raises E-CKPT-003 (the named one) or E-CKPT-010 (all of them) if none is, E-CKPT-006 for other slots, E-CKPT-007 if
+    the one that is left is of another device or layout.
     """
     broken = {}
     for checkpoint in candidates.checkpoints:
@@ -74,6 +76,8 @@ def restore_newest(
         for other, reason in sorted({**candidates.unreadable, **broken}.items()):
             if other > name:
                 store.notice(f"checkpoint {other} is damaged ({reason}), going back to {name}")
+        if checkpoint is not candidates.checkpoints[0]:
+            _check_fit(store, checkpoint, candidates.allow_new_layout)
         store.follow(checkpoint)
         return checkpoint
     raise all_damaged(store, {**candidates.unreadable, **broken})
