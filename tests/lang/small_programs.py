@@ -11,6 +11,7 @@ import numpy.typing as npt
 from paren.ir.evaluate import evaluate
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
+from paren.text.errors import ParenError
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 Values = Mapping[str, npt.NDArray[np.generic]]
@@ -72,6 +73,14 @@ def expression(text: str, inputs: Values, before: str = "") -> npt.NDArray[np.ge
         before=before,
     )
     return call(made, inputs, {"p": np.zeros(1, np.float32)})
+
+
+def expression_or_refusal(text: str, inputs: Values) -> npt.NDArray[np.generic] | ParenError:
+    """The value of an expression, or the mistake that is found in it."""
+    try:
+        return expression(text, inputs)
+    except ParenError as error:
+        return error
 
 
 def example(name: str) -> Path:
