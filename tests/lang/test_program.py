@@ -397,7 +397,7 @@ def test_a_diagnostic_is_a_value_for_each_example() -> None:
 
 
 def test_a_study_over_many_small_networks() -> None:
-    """The shape of a study in simulation-based inference: cohort, sweep, products, and a mask of inputs side by side."""
+    """The shape of a study in simulation-based inference: cohort, sweep, products."""
     text = """
     (def prior "uniform") (def rows 70000) (def rate 1e-3) (def hidden [64 64]) (def dimension 1) (def replica 0)
     (defvariant smoke (rows 1024) (hidden [32 32]) (defsweep))
