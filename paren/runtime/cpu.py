@@ -97,8 +97,8 @@ class CpuDevice:
         record = np.zeros(WORDS, np.int64)
         record[:5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
         if shared and self._pool is not None:
-            return Task(self._on_pool(loaded, pointers, self._pool))
-        return self._native(record, pointers)
+            return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *cells))
+        return self._native(record, pointers, *cells)
 
     def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
         library.check(product)
@@ -143,7 +143,7 @@ class CpuDevice:
             record[10:12].view(np.float64)[:] = factors
         else:
             record[10:12].view(np.float32)[::2] = factors
-        return self._native(record, pointers, offsets)
+        return self._native(record, pointers, offsets, a, b, c)
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)
@@ -151,7 +151,7 @@ class CpuDevice:
         target.watch(pointers, 1)
         record = np.zeros(WORDS, np.int64)
         record[:5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
-        return self._native(record, pointers)
+        return self._native(record, pointers, source, target)
 
     def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
         """Neighbouring tasks with records become one native call; the others run one by one in between."""

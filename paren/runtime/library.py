@@ -95,10 +95,7 @@ def batch_offsets(product: Product, item: int) -> npt.NDArray[np.int64]:
     count, loops = prod(product.batch), len(product.batch)
     indices = np.indices(product.batch, dtype=np.int64).reshape(loops, count).T
     operands = (product.a, product.b, product.c)
-    columns = [
-        matrix.offset + indices @ np.array(matrix.batch_strides, np.int64).reshape(loops)
-        for matrix in operands
-    ]
+    columns = [matrix.offset + indices @ np.array(matrix.batch_strides, np.int64).reshape(loops) for matrix in operands]
     return np.ascontiguousarray(np.stack(columns, axis=1) * item)
 
 

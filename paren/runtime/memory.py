@@ -52,22 +52,26 @@ def _machine(root: Path) -> Available | None:
 
 def _control_groups(root: Path) -> Iterator[Available]:
     """What version 2 and version 1 control groups leave, from the process's group up to the root."""
-    for line in read_lines(root / "proc/self/cgroup"):
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            base, limit, usage = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            base, limit, usage = (root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        # In a container the group's path may not be visible below the mount: then the mount itself is the group.
-        group = base / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder == base.parent:
-                break
+    for folder in _group_folders(root, "memory"):
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             entry = _control_group(folder, limit, usage)
             if entry is not None:
                 yield entry
+
+
+def _group_folders(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the control groups that this process is in, each followed by those around it.
+
+    In a container a group's own path may not be visible below the mount; then the mount itself is the group.
+    """
+    base = root / "sys/fs/cgroup"
+    for line in read_lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        unified = number == "0" and not controllers
+        if unified or controller in controllers.split(","):
+            top = base if unified else base / controller
+            group = top / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder == top or top in folder.parents)
 
 
 def _control_group(folder: Path, limit: str, usage: str) -> Available | None:
@@ -96,16 +100,17 @@ def read_lines(path: Path) -> list[str]:
 
 
 def processor_quota(root: Path = Path("/")) -> int | None:
-    """Whole processors that the control group's quota of time allows, rounded up; None without a quota."""
-    for line in read_lines(root / "sys/fs/cgroup/cpu.max"):
-        quota, period = line.split()
-        return None if quota == "max" else -(-int(quota) // int(period))
-    base = root / "sys/fs/cgroup/cpu"
-    quota_lines = read_lines(base / "cpu.cfs_quota_us")
-    period_us = _number(base / "cpu.cfs_period_us")
-    if quota_lines and period_us and int(quota_lines[0]) > 0:
-        return -(-int(quota_lines[0]) // period_us)
-    return None
+    """Whole processors that the control groups' quotas of time allow, rounded up; None without a quota."""
+    quotas = []
+    for folder in _group_folders(root, "cpu"):
+        for line in read_lines(folder / "cpu.max"):
+            quota, period = line.split()
+            if quota != "max":
+                quotas.append(-(-int(quota) // int(period)))
+        share, length = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+        if share and length:
+            quotas.append(-(-share // length))
+    return min(quotas, default=None)
 
 
 def peak_resident() -> int:

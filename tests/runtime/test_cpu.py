@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,26 @@ def test_cells_can_be_given_other_arrays() -> None:
     assert results[1] == pytest.approx(0.8413447)
 
 
+def test_a_sequence_keeps_what_it_points_to() -> None:
+    """Arrays, tables of addresses and offsets are held by the call alone."""
+    device = CpuDevice(1)
+    kernel = gelu(100, 100)
+    device.load([kernel])
+    result = np.empty(10_000, np.float32)
+    middle = Cell(np.empty(10_000, np.float32))
+    tasks = [
+        device.launch(kernel, [Cell(np.ones(10_000, np.float32)), middle]),
+        device.library(plain(100, 100, 100, 1), F32, middle, Cell(np.eye(100, dtype=np.float32)), Cell(result)),
+    ]
+    call = device.sequence(tasks)
+    del tasks, middle
+    gc.collect()
+    garbage = [np.full(10_000, 7.0, np.float32) for _ in range(20)]
+    call()
+    assert result == pytest.approx(0.8413447)
+    assert garbage
+
+
 def test_threads_default_to_physical_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: {0, 1, 2, 3}, raising=False)
     for processor in range(4):
@@ -209,6 +230,8 @@ def test_threads_default_to_physical_cores(tmp_path: Path, monkeypatch: pytest.M
         (folder / "thread_siblings_list").write_text(f"{processor % 2},{processor % 2 + 2}\n")
     assert default_threads(tmp_path) == 2
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
     assert default_threads(tmp_path) == 1
 

@@ -19,6 +19,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
+VERSION_1 = {"proc/self/cgroup": "4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}
 MACHINE = {"proc/meminfo": "MemTotal: 4096 kB\nMemAvailable:    2048 kB\n"}
 
 
@@ -77,10 +78,11 @@ def test_a_system_that_says_nothing(tmp_path: Path) -> None:
     ("files", "quota"),
     [
         ({}, None),
-        ({"sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        ({"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "400000 100000\n"}, 4),
+        ({**VERSION_1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n"}, None),
+        ({**VERSION_1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n"}, 3),
     ],
 )
 def test_quota_of_processor_time(tmp_path: Path, files: dict[str, str], quota: int | None) -> None:
