@@ -26,7 +26,7 @@ from paren.train.progress import ProgressView
 from paren.train.signals import StopSignals
 from paren.train.size import resident_bytes
 from paren.train.state import Json, LoopState
-from paren.train.status import StatusFile
+from paren.train.status import TRAINING, StatusFile
 
 COMPLETE, AT_STEPS, AT_SIGNAL = "complete", "steps", "signal"
 
@@ -89,7 +89,7 @@ def train(session: Session) -> str:
     if state.stopped_early:
         return COMPLETE
     session.progress.begin(first, session.stop)
-    session.status.running(first, state.samples, "training")
+    session.status.running(TRAINING)
     with session.data.batches(first, session.stop) as batches:
         started = session.clock()
         for batch in batches:
@@ -97,6 +97,7 @@ def train(session: Session) -> str:
                 break
             step = train_step(session, batch)
             session.pace.seconds += session.clock() - started
+            session.status.progress(state.step, state.samples)
             if _evaluation_due(session):
                 evaluated = evaluate(session)
                 _judge(session, evaluated)
@@ -159,8 +160,9 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
 def evaluate(session: Session) -> dict[str, Json]:
     """`evaluation/loss` and the metrics: weighted means over the whole split, exact for any split into batches."""
     session.progress.phase("evaluating")
-    session.status.running(session.state.step, session.state.samples, "evaluating")
+    session.status.running("evaluating")
     means = weighted_means(session.engine, session.data.evaluation())
+    session.status.running(TRAINING)
     session.progress.phase("")
     return {f"evaluation/{name}": value for name, value in means.items()}
 
@@ -180,14 +182,14 @@ def save(session: Session) -> int:
     """Publishes a checkpoint of the state; returns its step."""
     state = session.state
     session.progress.phase("saving")
-    session.status.running(state.step, state.samples, "saving")
+    session.status.running("saving")
     session.metrics.sync()
     if session.events is not None:
         session.events.flush()
     session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
     kept = [each.manifest.loop.best for each in session.checkpoints.all()[0]]
     session.best.retire({best.file for best in [*kept, state.best] if best is not None})
-    session.status.running(state.step, state.samples, "training")
+    session.status.running(TRAINING)
     session.progress.phase("")
     return state.step
 
@@ -255,7 +257,6 @@ def _report(session: Session, step: Step) -> None:
         record["runtime/peak_bytes"] = session.peak_bytes
         _write(session, record)
         session.pace = Pace()
-    session.status.progress(state.step, state.samples)
     session.progress.step(state.step, record)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paren.text.errors import ParenError
 from paren.train import metrics, run_directory, status
-from paren.train.best import BestStore
+from paren.train.best import KEPT_ROLES, BestStore
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles, require_tensorboard
@@ -102,11 +102,14 @@ class Start:
         every: int | None,
     ) -> Outcome:
         out = self.options.out
+        if candidates.checkpoints:
+            at = candidates.checkpoints[0].manifest
+            file.progress(at.step, at.samples)
         if self.signals.stop_asked:
             return self._stopped(file)
         baseline = resident_bytes()
         self.progress.phase("compiling")
-        file.running(0, 0, "compiling")
+        file.running("compiling")
         with ExitStack() as closing:
             closing.callback(self.progress.phase, "")
             engine = self.make_engine()
@@ -114,7 +117,7 @@ class Start:
             if self.signals.stop_asked:
                 return self._stopped(file)
             resumed = self._fill(store, candidates, engine)
-            state = resumed.manifest.loop if resumed else LoopState()
+            state = replace(resumed.manifest.loop) if resumed else LoopState()
             file.progress(state.step, state.samples)
             if resumed and stop <= state.step < total and not state.stopped_early:
                 file.final(status.STOPPED)
@@ -230,7 +233,9 @@ class Start:
         saves = 1 if every is None else -(-steps // every)
         here = len(store.all()[0])
         count = max(1, min(saves, run.keep_checkpoints + 1 - here))
-        run_directory.check_space(store.root, sum(array.nbytes for array in slots.values()), count)
+        best = sum(array.nbytes for name, array in slots.items() if engine.roles[name] in KEPT_ROLES)
+        kept = 0 if run.keep_best is None else best * (run.keep_checkpoints + 1)
+        run_directory.check_space(store.root, sum(array.nbytes for array in slots.values()), count, kept)
 
     def _stopped(self, file: StatusFile) -> Outcome:
         file.final(status.STOPPED)

@@ -156,15 +156,17 @@ def check_writable(folder: Path, files: Files) -> None:
         raise not_writable(folder, error) from error
 
 
-def check_space(folder: Path, state_bytes: int, checkpoints: int) -> None:
-    """Raises E-RUN-006 unless `checkpoints` more checkpoints of `state_bytes` each fit into the folder's disk."""
-    needed = state_bytes * checkpoints + SPARE
+def check_space(folder: Path, state_bytes: int, checkpoints: int, best_bytes: int) -> None:
+    """Raises E-RUN-006 unless `checkpoints` more checkpoints of `state_bytes` each, and `best_bytes` for the best
+    parameters, fit into the folder's disk."""
+    needed = state_bytes * checkpoints + best_bytes + SPARE
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ParenError(
             "E-RUN-006",
             f"{folder} has {show_bytes(free)} free, and the run needs {show_bytes(needed)} "
-            f"for {checkpoints} checkpoints of {show_bytes(state_bytes)}",
+            f"for {checkpoints} checkpoints of {show_bytes(state_bytes)}"
+            + (f" and {show_bytes(best_bytes)} of best parameters" if best_bytes else ""),
             fix="make room, take another --out or --checkpoints, or a smaller :keep-checkpoints",
         )
 

@@ -15,6 +15,7 @@ from paren.train.files import Files, write_atomically
 FILE = "status.json"
 
 PAUSE = 2.0
+TRAINING = "training"
 
 RUNNING, COMPLETE, FAILED, STOPPED = "running", "complete", "failed", "stopped"
 
@@ -66,8 +67,9 @@ class StatusFile:
         time = now()
         self.status = Status(RUNNING, 0, self.steps, 0, time, time)
 
-    def running(self, step: int, samples: int, phase: str) -> None:
-        self.status = replace(self.status, step=step, samples=samples, phase=phase)
+    def running(self, phase: str) -> None:
+        """Says what the run does now."""
+        self.status = replace(self.status, phase=phase)
         with suppress(OSError):  # see above
             self._write(durable=False)
 
@@ -83,10 +85,10 @@ class StatusFile:
             ) from error
 
     def progress(self, step: int, samples: int) -> None:
-        """Notes the position; the file follows at most once in `PAUSE` seconds."""
+        """Notes the position; while training, the file follows at most once in `PAUSE` seconds."""
         self.status = replace(self.status, step=step, samples=samples)
-        if time.monotonic() - self._written >= PAUSE:
-            self.running(step, samples, "training")
+        if self.status.phase == TRAINING and time.monotonic() - self._written >= PAUSE:
+            self.running(TRAINING)
 
     def _write(self, durable: bool) -> None:
         self._written = time.monotonic()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,34 +10,18 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_fakes import FaultyFiles, Killed, LinearEngine, Trial, run_form
+from training_fakes import engine_at, make_store, save
 
 from paren.text.errors import InternalError, ParenError
 from paren.train import tensor_file
 from paren.train.checkpoint import CheckpointStore, restore
 from paren.train.files import Files
-from paren.train.manifest import Damaged, Manifest
+from paren.train.manifest import Manifest
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.state import BestRecord, LoopState
 from paren.train.tensor_file import MalformedFile, read_header, write_tensors
 
 DTYPES = ["float64", "float32", "int64", "int32", "uint32", "uint8", "bool"]
-
-
-def make_store(root: Path, **changes) -> CheckpointStore:
-    values = {"run": "r", "program": "p" * 64, "identity": {}, "versions": {"paren": "0"}, "keep": 100}
-    return CheckpointStore(root, **{**values, **changes})
-
-
-def engine_at(seed: int) -> LinearEngine:
-    engine = LinearEngine()
-    engine.initialize(seed)
-    return engine
-
-
-def save(store: CheckpointStore, step: int, engine: LinearEngine | None = None):
-    engine = engine or engine_at(step)
-    return store.save(engine.slots(), engine.roles, LoopState(step=step, samples=8 * step, updates=step), 10 * step)
 
 
 # ---- the format ----------------------------------------------------------------------------------------------------
@@ -445,139 +427,3 @@ def test_checkpoints_of_another_run_are_neither_listed_nor_overwritten(tmp_path)
         store.refuse_strangers()
     assert caught.value.code == "E-RUN-015"
     assert caught.value.message == f"{tmp_path} holds the checkpoints of another run (other)"
-
-
-# ---- faults --------------------------------------------------------------------------------------------------------
-
-
-def operations_of_a_save(tmp_path: Path) -> int:
-    files = FaultyFiles()
-    store = make_store(tmp_path / "count", files=files, keep=1)
-    save(store, 1)
-    before = files.count
-    save(store, 2)
-    return files.count - before
-
-
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_kill_at_every_operation_of_a_save_leaves_a_whole_checkpoint(tmp_path, replaces):
-    """Every write (half done), sync and rename; also where the name was taken by an abandoned branch."""
-    count = operations_of_a_save(tmp_path) + 1
-    for place in range(count):
-        root = tmp_path / f"kill-{place}-{replaces}"
-        store = make_store(root, keep=1 if not replaces else 9)
-        first = save(store, 1)
-        if replaces:
-            save(store, 2, engine_at(22))
-            store.follow(first)
-        files = FaultyFiles(fails=lambda number, name, place=place: Killed() if number == place else None)
-        dying = make_store(root, keep=store.keep, files=files, head=store.head)
-        try:
-            save(dying, 2)
-        except Killed:
-            pass
-        else:
-            assert place >= count - 2
-        again = make_store(root)
-        again.clean()
-        assert not list(root.glob(".temporary*"))
-        engine = engine_at(9)
-        found = restore_newest(again, find_checkpoints(again, "latest", False), engine.slots(), engine.roles)
-        assert found.manifest.step in (1, 2)
-        assert (
-            engine.state["linear.weight"].tobytes() == engine_at(found.manifest.step).state["linear.weight"].tobytes()
-        )
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_folder"])
-def test_a_fault_that_passes_is_tried_again(tmp_path, code, operation):
-    notices, failed = [], []
-
-    def fails(number: int, name: str):
-        if name == operation and not failed:
-            failed.append(name)
-            return OSError(code, "Passing trouble")
-        return None
-
-    store = make_store(tmp_path, files=FaultyFiles(fails=fails), notice=notices.append)
-    save(store, 1)
-    assert notices == [f"saving {tmp_path / '000001'} failed (passing trouble), trying once more"]
-    engine = engine_at(2)
-    restore_newest(store, find_checkpoints(store, "latest", False), engine.slots(), engine.roles)
-    assert not list(tmp_path.glob(".temporary*"))
-
-
-@pytest.mark.parametrize(
-    ("code", "attempts"), [(errno.ENOSPC, 2), (errno.EROFS, 1), (errno.EACCES, 1), (errno.EPERM, 1)]
-)
-@pytest.mark.parametrize("operation", ["write", "rename"])
-def test_a_fault_that_stays_is_an_error_with_path_and_bytes(tmp_path, code, attempts, operation, monkeypatch):
-    store = make_store(tmp_path)
-    save(store, 1)
-    before = {path: path.read_bytes() for path in (tmp_path / "000001").iterdir()}
-    tried = []
-
-    def fails(number: int, name: str):
-        if name != operation:
-            return None
-        tried.append(name)
-        return OSError(code, "No luck")
-
-    store.files = FaultyFiles(fails=fails)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 58, 42))
-    with pytest.raises(ParenError) as caught:
-        save(store, 2)
-    assert caught.value.code == "E-CKPT-008"
-    assert caught.value.message == (
-        f"the checkpoint {tmp_path / '000002'} could not be written (no luck): it needs 60 bytes, and 42 bytes are free"
-    )
-    assert [note.message for note in caught.value.notes] == [
-        f"the checkpoint before it, {tmp_path / '000001'}, is intact"
-    ]
-    assert len(tried) == attempts
-    assert {path: path.read_bytes() for path in (tmp_path / "000001").iterdir()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "latest"]
-
-
-def test_a_first_save_that_fails_says_that_there_is_none_before(tmp_path):
-    store = make_store(tmp_path, files=FaultyFiles(fails=lambda number, name: OSError(errno.EROFS, "Read-only")))
-    with pytest.raises(ParenError) as caught:
-        save(store, 1)
-    assert [note.message for note in caught.value.notes] == ["there is no earlier checkpoint"]
-
-
-def test_a_run_whose_save_fails_stops_with_the_code_and_goes_on_later(tmp_path):
-    trial = Trial(tmp_path / "run")
-
-    def fails(number: int, name: str):
-        return OSError(errno.ENOSPC, "No space left on device") if armed and name == "write" else None
-
-    armed: list[int] = []
-    trial.files = FaultyFiles(fails=fails)
-    trial.before = lambda name, number: armed.append(1) if name == "update" and number == 8 else None
-    with pytest.raises(ParenError) as caught:
-        trial.start()
-    assert caught.value.code == "E-CKPT-008"
-    trial.files, trial.before = Files(), lambda name, step: None
-    trial.start(resume="latest")
-    whole = Trial(tmp_path / "whole")
-    whole.start()
-    assert trial.state_bytes() == whole.state_bytes()
-
-
-def test_leftovers_of_a_killed_save_are_cleaned_at_the_next_start(tmp_path):
-    trial = Trial(tmp_path / "run", run_form(steps=4))
-    trial.start(steps=2)
-    left = trial.out / "checkpoints" / ".temporary-000004-ab"
-    left.mkdir()
-    (left / "parameters.safetensors").write_bytes(b"half")
-    (trial.out / ".temporary-status.json-cd").write_bytes(b"{")
-    (trial.out / "best").mkdir(exist_ok=True)
-    (trial.out / "best" / ".temporary-x").write_bytes(b"{")
-    trial.start(resume="latest")
-    assert not list(trial.out.rglob(".temporary*"))
-
-
-def test_damaged_is_not_caught_as_a_users_error():
-    assert not issubclass(Damaged, ParenError)

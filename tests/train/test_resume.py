@@ -14,6 +14,7 @@ from training_fakes import Killed, Trial, run_form
 
 from paren.ir.program import Best, Diagnostic
 from paren.text.errors import ParenError
+from paren.train.manifest import Manifest
 from paren.train.metrics import without_measured
 from paren.train.read_run import read_annotations, read_metrics
 
@@ -138,6 +139,15 @@ def test_a_checkpoint_can_be_continued_in_another_directory(tmp_path):
     notes = read_annotations(second.out)
     assert [note["annotation"] for note in notes] == ["memory", "resumed"]
     assert [line["step"] for line in lines(second.out) if "loss" in line] == list(range(5, 13))
+
+
+def test_checkpoints_of_a_resume_name_the_one_they_continue(tmp_path):
+    trial = Trial(tmp_path / "run")
+    trial.start(steps=5)
+    trial.start(resume="latest")
+    manifests = [Manifest.read(path) for path in sorted((trial.out / "checkpoints").glob("0*"))]
+    assert [manifest.step for manifest in manifests] == [4, 5, 8, 12]
+    assert [manifest.parent for manifest in manifests] == [None, *[manifest.id for manifest in manifests[:-1]]]
 
 
 def test_a_resume_into_a_directory_of_another_run_is_refused(tmp_path):

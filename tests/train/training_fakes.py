@@ -14,11 +14,13 @@ from paren.data.dataset import Chunk
 from paren.data.loader import Microbatch
 from paren.ir.program import Best, Diagnostic, RunForm
 from paren.text.source import Source, Span
+from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.experiment import Experiment, RunOptions, SplitData
 from paren.train.files import Files
 from paren.train.progress import Silent
 from paren.train.run import Outcome, Start
 from paren.train.signals import StopSignals
+from paren.train.state import LoopState
 
 SOURCE = Source("linear.paren", "(log (linear x 1))\n")
 SPAN = Span(SOURCE, 0, 18)
@@ -275,3 +277,19 @@ class FaultyFiles(Files):
     def sync_folder(self, folder: Path) -> None:
         self._step("sync_folder")
         super().sync_folder(folder)
+
+
+def make_store(root: Path, **changes: Any) -> CheckpointStore:
+    values = {"run": "r", "program": "p" * 64, "identity": {}, "versions": {"paren": "0"}, "keep": 100}
+    return CheckpointStore(root, **{**values, **changes})
+
+
+def engine_at(seed: int) -> LinearEngine:
+    engine = LinearEngine()
+    engine.initialize(seed)
+    return engine
+
+
+def save(store: CheckpointStore, step: int, engine: LinearEngine | None = None) -> Checkpoint:
+    engine = engine or engine_at(step)
+    return store.save(engine.slots(), engine.roles, LoopState(step=step, samples=8 * step, updates=step), 10 * step)
