@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import paren.ir.ops
@@ -18,7 +16,7 @@ from paren.lang.imports import Files
 from paren.lang.optimizer import Optimizers
 from paren.lang.prelude_files import prelude_namespace
 from paren.lang.run import data_name, expressions, parse_run, run_options
-from paren.lang.session import Session
+from paren.lang.session import Session, deep_recursion
 from paren.lang.settings import Settings, apply_variant
 from paren.lang.study import build_study
 from paren.lang.toplevel import TopLevel
@@ -26,8 +24,6 @@ from paren.lang.value import Namespace
 from paren.text.errors import InternalError, ParenError, ParenErrors
 from paren.text.forms import List
 from paren.text.source import Source, Span
-
-_PYTHON_FRAMES = 20000
 
 
 def elaborate(
@@ -48,19 +44,8 @@ def elaborate(
     files = Files(read_file)
     files.load(Path(path))
     files.report.finish()
-    with _deep_recursion():
+    with deep_recursion():
         return _Elaboration(files, str(path), variant).run(overrides, rows)
-
-
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    """Room for nested calls of the program: their depth is limited by the session, long before Python's limit."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _PYTHON_FRAMES))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 class _Elaboration:

@@ -14,7 +14,7 @@ from paren.lang.elementwise import cast
 from paren.lang.grammar import parse_options
 from paren.lang.operand import common_shape, expand
 from paren.lang.run import Expressions
-from paren.lang.session import Session
+from paren.lang.session import Session, deep_recursion
 from paren.lang.signature import Site
 from paren.lang.toplevel import FORMS, TopLevel
 from paren.lang.trace import Declarations, Parameter, Scope, Trace
@@ -256,7 +256,7 @@ class Graphs:
 def forward_graph(session: Session, model: ModelValue, rows: int) -> Graph:
     """The graph of one call on `rows` examples; inputs by name, output `result`."""
     trace = new_trace(f"model:{model.name}", rows, False)
-    with session.tracing(trace):
+    with deep_recursion(), session.tracing(trace):
         arguments: list[Value] = []
         for field in model.inputs:
             type_ = TensorType(field.type.dtype, (rows, *field.type.shape))

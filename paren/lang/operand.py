@@ -24,8 +24,15 @@ def argument(site: Site, key: Key) -> Span | None:
 def wrong_kind(session: Session, site: Site, value: Value, key: Key, wanted: str) -> ParenError:
     """E-CALL-007: an argument of another kind than the builtin takes."""
     notes = [Note(f"it is {kind(value)}", value.origin)] if isinstance(value, Tensor) else []
+    parts = value if isinstance(value, tuple) else (value,)
+    whole = "integer" in wanted and any(isinstance(part, float) and part.is_integer() for part in parts)
     return session.error(
-        "E-CALL-007", f"{wanted} is expected here, not {kind(value)}", site, at=argument(site, key), notes=notes
+        "E-CALL-007",
+        f"{wanted} is expected here, not {kind(value)}",
+        site,
+        at=argument(site, key),
+        notes=notes,
+        fix="// divides integers to an integer, / to a float" if whole else None,
     )
 
 

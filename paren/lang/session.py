@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from paren.text.errors import Note, ParenError
 from paren.text.source import Span
 
 MAXIMUM_CALLS = 300
+_PYTHON_FRAMES = 20000
 
 
 @dataclass(eq=False)
@@ -142,3 +144,14 @@ class Session:
         check_call(model.name, signature, positional, keywords, site, self.span(site))
         self.called.add(model.name)
         return model.run(positional, site)
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Room for nested calls of the program: their depth is limited by the session, long before Python's limit."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _PYTHON_FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

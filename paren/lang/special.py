@@ -214,6 +214,7 @@ def _scope(compiler: Compiler, form: List, names: Names) -> Code:
                 raise ParenError(
                     "E-CALL-007", f"the index of a scope is an integer or a string, not {kind(index)}", span
                 )
+            check_path(Symbol(str(index), span))
             parts.append(str(index))
         trace = session.need_trace(site)
         outer = trace.scope

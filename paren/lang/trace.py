@@ -29,22 +29,28 @@ class Parameter:
 class Scope:
     """One entered scope. Children of equal name are numbered: `linear`, `linear-1`. Lives as long as its evaluation.
 
-    `path` names parameters; `site` names random sites and also holds the scopes around the call of a model.
+    `path` names parameters; `site` names random sites and also holds the scopes around the call of a model. `declared`
+    is one table for all scopes of an evaluation, so no two of them can name a parameter alike.
     """
 
     path: tuple[str, ...]
     site: tuple[str, ...]
     in_model: bool
-    children: dict[str, int] = field(default_factory=dict)
     declared: dict[str, Span] = field(default_factory=dict)
+    children: dict[str, int] = field(default_factory=dict)
     draws: int = 0
 
     def child(self, name: str) -> Scope:
         """Enters a scope; the second one of a name becomes `name-1`."""
         number = self.children.get(name, 0)
-        self.children[name] = number + 1
         part = f"{name}-{number}" if number else name
-        return Scope((*self.path, part), (*self.site, part), self.in_model)
+        while number and part in self.children:  # a scope that the program itself calls `linear-1`
+            number += 1
+            part = f"{name}-{number}"
+        self.children[name] = number + 1
+        if number:
+            self.children[part] = 1
+        return Scope((*self.path, part), (*self.site, part), self.in_model, self.declared)
 
     def next_site(self) -> int:
         """The number (uint32) of the next random site of this scope: a hash of the scope's path and an ordinal."""
@@ -79,7 +85,7 @@ class Declarations:
     notes: list[str] = field(default_factory=list)
 
     def declare(self, parameter: Parameter, scope: Scope) -> None:
-        """Raises E-PARAM-001 if the scope has the name already, E-PARAM-003 if an earlier call gave it another
+        """Raises E-PARAM-001 if the evaluation has the name already, E-PARAM-003 if an earlier call gave it another
         shape."""
         before = scope.declared.get(parameter.name)
         if before is not None:
