@@ -141,3 +141,74 @@ def test_leftovers_of_a_killed_save_are_cleaned_at_the_next_start(tmp_path):
     (trial.out / "best" / ".temporary-x").write_bytes(b"{")
     trial.start(resume="latest")
     assert not list(trial.out.rglob(".temporary*"))
+
+
+def failing_at(name: str, code: int = errno.EACCES) -> FaultyFiles:
+    """Refuses every rename that concerns a file or folder of this name."""
+
+    class Failing(FaultyFiles):
+        def rename(self, source: Path, target: Path) -> None:
+            if name in (source.name, target.name):
+                raise OSError(code, "Permission denied")
+            super().rename(source, target)
+
+    return Failing()
+
+
+def test_a_pointer_that_cannot_be_written_is_told_and_no_loss(tmp_path):
+    notices = []
+    store = make_store(tmp_path, files=failing_at("latest"), notice=notices.append)
+    save(store, 1), save(store, 2)
+    assert notices == [f"{tmp_path / 'latest'} could not be written (permission denied)"] * 2
+    assert [each.manifest.step for each in make_store(tmp_path).lineage()[0]] == [2, 1]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_told_and_no_failure(tmp_path):
+    notices = []
+    store = make_store(tmp_path, files=failing_at("000001"), notice=notices.append, keep=1)
+    save(make_store(tmp_path), 1)
+    save(store, 2)
+    assert notices == [f"the old checkpoint {tmp_path / '000001'} could not be deleted (permission denied)"]
+
+
+def test_a_publication_that_fails_puts_the_replaced_one_back(tmp_path):
+    """The second rename fails: what stood under the name is there again."""
+    store = make_store(tmp_path)
+    first = save(store, 1)
+    save(store, 2)
+    store.follow(first)
+    renames = []
+
+    def fails(number: int, name: str):
+        if name == "rename":
+            renames.append(number)
+            if len(renames) == 2:
+                return OSError(errno.EACCES, "Permission denied")
+        return None
+
+    store.files = FaultyFiles(fails=fails)
+    with pytest.raises(ParenError, match="E-CKPT-008"):
+        save(store, 2, engine_at(22))
+    engine = engine_at(9)
+    restore_newest(store, find_checkpoints(store, "2", False), engine.slots(), engine.roles)
+    assert engine.state["linear.weight"].tobytes() == engine_at(2).state["linear.weight"].tobytes()
+
+
+def test_a_fallback_to_another_layout_is_refused_too(tmp_path):
+    first = save(make_store(tmp_path, identity={"threads": 1}), 1)
+    store = make_store(tmp_path, identity={"threads": 2}, head=first)
+    save(store, 2)
+    (tmp_path / "000002" / "parameters.safetensors").unlink()
+    engine = engine_at(9)
+    with pytest.raises(ParenError) as caught:
+        restore_newest(store, find_checkpoints(store, "latest", False), engine.slots(), engine.roles)
+    assert caught.value.code == "E-CKPT-007"
+    assert restore_newest(store, find_checkpoints(store, "latest", True), engine.slots(), engine.roles)
+
+
+def test_best_parameters_that_are_gone_are_told(tmp_path):
+    trial = Trial(tmp_path / "run")
+    trial.start(steps=5)
+    (trial.out / "best" / "parameters-000005.safetensors").unlink()
+    trial.start(resume="latest")
+    assert trial.listener.notices[0] == ("the best parameters of step 5 are gone; the next better ones will be kept")

@@ -403,3 +403,26 @@ def test_every_code_of_training_is_registered():
         used |= set(re.findall(r'"(E-[A-Z]+-\d{3})"', path.read_text()))
     assert used <= CODES.keys()
     assert {code for code in CODES if code.startswith(("E-RUN", "E-CKPT", "E-NUM", "E-START"))} <= used
+
+
+def test_a_directory_that_refuses_its_lock(tmp_path):
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(ParenError) as caught, RunLock(tmp_path):
+        pass
+    assert caught.value.code == "E-RUN-005"
+    assert caught.value.message.startswith(f"{tmp_path} is not writable (")
+
+
+def test_a_final_status_that_cannot_be_written_is_an_error(tmp_path):
+    class Failing(FaultyFiles):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.name == "status.json":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().rename(source, target)
+
+    trial = Trial(tmp_path / "run", files=Failing())
+    error = refused(trial)
+    assert error.code == "E-RUN-012"
+    assert error.message == f"{trial.out / 'status.json'} could not be written (no space left on device)"
+    trial.files = FaultyFiles()
+    assert trial.start(resume="latest").ended == "complete"
