@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from paren.codegen.positions import split_positions
 from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
 
 MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
@@ -62,7 +63,7 @@ def arrange(kernel: Kernel) -> Loops:
     merged = merge_axes(kernel)
     lane = _choose_lane(merged)
     if lane is None:
-        return Loops(merged, None, 1)
+        return Loops(split_positions(merged), None, 1)
     if all(not stage.axes for stage in merged.stages):
         block = _choose_block(merged, lane)
         tile = MAP_TILE if block is None else BLOCK_TILE

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from paren.codegen.nest import Nest
 from paren.codegen.operations import Operation
 from paren.codegen.places import Places, element
+from paren.codegen.positions import position_index
 from paren.codegen.writer import MEMORY, VALUE, Writer, literal
 from paren.ir.types import DType
-from paren.plan.kernel import Index, Reduce, Stage
+from paren.plan.kernel import Reduce, Stage
 
 PARTIAL = 64  # iterations from which an inner sum of its own pays
 
@@ -114,11 +115,7 @@ def _combine(w: Writer, kind: str, a: str, b: str, dtype: DType) -> str:
 
 def _position(places: Places, nest: Nest, stage: Stage) -> str:
     """The number of the iteration over the stage's axes."""
-    terms, step = [], 1
-    for axis in reversed(stage.axes):
-        terms.append((axis, step))
-        step *= places.kernel.axes[axis]
-    level, whole = places.affine(nest, Index(tuple(sorted(terms))))
+    level, whole = places.affine(nest, position_index(places.kernel, stage))
     return nest.head(level).value(f"trunc i64 {whole} to i32")
 
 
