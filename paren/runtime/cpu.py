@@ -24,7 +24,7 @@ from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
 from paren.runtime.native import Compiler
 from paren.runtime.task import Addresses, Cell, Task, Words
 
-PARALLEL_WORK = 1 << 17  # scalar statements below which starting a team costs more than it saves
+PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
