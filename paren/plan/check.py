@@ -1,0 +1,82 @@
+"""Proof that a placed plan never reads bytes that something else has overwritten.
+
+Independent of `paren.plan.memory`: it does not look at lifetimes. It replays the steps over the arena and keeps
+track of whose content is intact. A step may write over something that it reads itself only where
+`may_share` proves it; everything else is an `InternalError`.
+"""
+
+from __future__ import annotations
+
+from paren.plan.memory import reads_of, writes_of
+from paren.plan.plan import Buffer, Launch, Place, Plan, Step
+from paren.plan.sharing import may_share
+from paren.text.errors import InternalError
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises `InternalError` where a buffer's content would be lost, read before it is written, or lie outside."""
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    for buffer in plan.buffers:
+        if buffer.place is Place.ARENA and not 0 <= buffer.offset <= plan.arena_bytes - buffer.type.bytes:
+            raise InternalError("plan", f"{_text(buffer)} lies outside the arena of {plan.arena_bytes} bytes")
+        if buffer.place is Place.ARENA and buffer.offset % 64:
+            raise InternalError("plan", f"{_text(buffer)} is not aligned to 64 bytes")
+    intact: set[int] = {buffer.id for buffer in plan.buffers if buffer.place is not Place.ARENA}
+    written: set[int] = set()
+    for number, step in enumerate(plan.steps):
+        for read in reads_of(step):
+            if read not in intact:
+                state = "overwritten" if read in written else "not yet written"
+                raise InternalError("plan", f"step {number} reads {_text(buffers[read])}, which is {state}")
+        for target in writes_of(step):
+            if buffers[target].place is Place.INPUT:
+                raise InternalError("plan", f"step {number} writes the input {_text(buffers[target])}")
+            _check_overlap(number, step, target, buffers)
+            for other in [id for id in intact if id != target and _overlap(buffers[id], buffers[target])]:
+                intact.discard(other)
+        for target in writes_of(step):
+            intact.add(target)
+            written.add(target)
+        _check_two_writes(number, step, buffers)
+    for name, id in plan.outputs.items():
+        if id not in intact:
+            raise InternalError("plan", f"the output {name} is lost: {_text(buffers[id])} was overwritten")
+
+
+def _check_overlap(number: int, step: Step, target: int, buffers: dict[int, Buffer]) -> None:
+    """Within one step, a written buffer may lie on a read one only exactly, and where the kernel allows it."""
+    for read in reads_of(step):
+        if read == target or not _overlap(buffers[read], buffers[target]):
+            continue
+        exact = buffers[read].offset == buffers[target].offset and buffers[read].place is buffers[target].place
+        if not (exact and isinstance(step, Launch) and _allowed(step, read, target)):
+            raise InternalError(
+                "plan", f"step {number} writes {_text(buffers[target])} over {_text(buffers[read])}, which it reads"
+            )
+
+
+def _allowed(step: Launch, read: int, target: int) -> bool:
+    reading = [i for i, id in enumerate(step.buffers) if id == read]
+    writing = [i for i, id in enumerate(step.buffers) if id == target]
+    return all(may_share(step.kernel, i, j) for i in reading for j in writing)
+
+
+def _check_two_writes(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
+    targets = sorted(set(writes_of(step)))
+    for i, first in enumerate(targets):
+        for second in targets[i + 1 :]:
+            if _overlap(buffers[first], buffers[second]):
+                raise InternalError(
+                    "plan",
+                    f"step {number} writes {_text(buffers[first])} and {_text(buffers[second])} to the same bytes",
+                )
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    if a.place is not Place.ARENA or b.place is not Place.ARENA:
+        return a.place is b.place and a.name == b.name
+    return a.offset < b.offset + b.type.bytes and b.offset < a.offset + a.type.bytes
+
+
+def _text(buffer: Buffer) -> str:
+    return f"buffer {buffer.id} ({buffer.name} {buffer.type} at {buffer.span})"

@@ -1,0 +1,241 @@
+"""Where every buffer of a plan lies: lifetimes, state written in place, shared bytes, offsets in the arena.
+
+The order of the steps is the graph's; this pass adds only the copies that a state update may need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from paren.plan.kernel import Kernel
+from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.plan.sharing import may_share
+
+ALIGNMENT = 64  # bytes; a cache line and the widest vector
+
+
+def place(plan: Plan, written_slots: Collection[str] = ()) -> Plan:
+    """The plan with state updates resolved, lifetimes and arena offsets filled in.
+
+    Outputs named as a state input, or listed in `written_slots` (slots that the graph fills without reading, as an
+    initializer does), end in that slot: written there directly where no later step reads the old content, else copied.
+    """
+    plan = _resolve_state(plan, written_slots)
+    lifetimes = _lifetimes(plan)
+    allocations = _share(plan, lifetimes)
+    offsets, arena_bytes = _assign(allocations)
+    buffers = tuple(
+        replace(
+            buffer,
+            first=lifetimes[buffer.id][0],
+            last=lifetimes[buffer.id][1],
+            offset=offsets.get(buffer.id, 0),
+        )
+        for buffer in plan.buffers
+        if buffer.id in lifetimes
+    )
+    return replace(plan, buffers=buffers, arena_bytes=arena_bytes)
+
+
+def reads_of(step: Step) -> tuple[int, ...]:
+    """Ids of the buffers whose content a step needs."""
+    match step:
+        case Launch(kernel=kernel, buffers=buffers):
+            return tuple(b for b, p in zip(buffers, kernel.parameters, strict=True) if p.reads)
+        case Product(a=a, b=b, c=c, accumulate=accumulate):
+            return (a.buffer, b.buffer, c.buffer) if accumulate else (a.buffer, b.buffer)
+        case Copy(source=source):
+            return (source,)
+
+
+def writes_of(step: Step) -> tuple[int, ...]:
+    """Ids of the buffers that a step changes."""
+    match step:
+        case Launch(kernel=kernel, buffers=buffers):
+            return tuple(b for b, p in zip(buffers, kernel.parameters, strict=True) if p.writes)
+        case Product(c=c):
+            return (c.buffer,)
+        case Copy(target=target):
+            return (target,)
+
+
+def substitute(step: Step, old: int, new: int) -> Step:
+    """The step with one buffer in place of another."""
+    match step:
+        case Launch(buffers=buffers):
+            return replace(step, buffers=tuple(new if b == old else b for b in buffers))
+        case Product(a=a, b=b, c=c):
+            renamed = [replace(m, buffer=new) if m.buffer == old else m for m in (a, b, c)]
+            return replace(step, a=renamed[0], b=renamed[1], c=renamed[2])
+        case Copy(source=source, target=target):
+            return replace(step, source=new if source == old else source, target=new if target == old else target)
+
+
+# State updates ------------------------------------------------------------------------------------------------------
+
+
+def _resolve_state(plan: Plan, written_slots: Collection[str]) -> Plan:
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    slots = {buffer.name: buffer.id for buffer in plan.buffers if buffer.place is Place.STATE}
+    next_id = max(buffers, default=-1) + 1
+    for name in plan.outputs:
+        if name in written_slots and name not in slots:
+            filled = buffers[plan.outputs[name]]
+            buffers[next_id] = replace(filled, id=next_id, name=name, place=Place.STATE)
+            slots[name] = next_id
+            next_id += 1
+    steps = list(plan.steps)
+    outputs = dict(plan.outputs)
+    first_copies: list[Step] = []
+    last_copies: list[Step] = []
+    updates = {name: slot for name, slot in slots.items() if name in outputs and outputs[name] != slot}
+    taken: set[int] = set()
+    for name, slot in updates.items():
+        result = outputs[name]
+        arena_result = buffers[result].place is Place.ARENA and result not in taken
+        if arena_result and _writes_in_place(steps, result, slot, outputs, name):
+            steps = [substitute(step, result, slot) for step in steps]
+            taken.add(result)
+            outputs = {key: slot if value == result else value for key, value in outputs.items()}
+            continue
+        source = result
+        if buffers[result].place is Place.STATE and buffers[result].name in updates:
+            # The value is another slot's old content, which this plan replaces: keep it aside first.
+            buffers[next_id] = replace(
+                buffers[result], id=next_id, name=f"old {buffers[result].name}", place=Place.ARENA
+            )
+            span = (buffers[result].span,)
+            first_copies.append(Copy(result, next_id, span, (f"keep {buffers[result].name}",)))
+            source, next_id = next_id, next_id + 1
+        last_copies.append(Copy(source, slot, (buffers[result].span,), (f"update {name}",)))
+        outputs[name] = slot
+    return replace(plan, buffers=tuple(buffers.values()), steps=(*first_copies, *steps, *last_copies), outputs=outputs)
+
+
+def _writes_in_place(steps: list[Step], result: int, slot: int, outputs: dict[str, int], name: str) -> bool:
+    """Whether `result` may be the slot itself: the slot's old content is not needed once the result is begun."""
+    if any(key != name and value == slot for key, value in outputs.items()):
+        return False
+    writers = [i for i, step in enumerate(steps) if result in writes_of(step)]
+    touches = [i for i, step in enumerate(steps) if slot in reads_of(step) or slot in writes_of(step)]
+    if not writers:
+        return False
+    begin = writers[0]
+    if any(i > begin for i in touches):
+        return False
+    if begin in touches:
+        step = steps[begin]
+        return isinstance(step, Launch) and _launch_may_share(step, slot, result)
+    return True
+
+
+def _launch_may_share(step: Launch, read: int, written: int) -> bool:
+    reading = [i for i, b in enumerate(step.buffers) if b == read]
+    writing = [i for i, b in enumerate(step.buffers) if b == written]
+    return len(writing) == 1 and all(may_share(step.kernel, i, writing[0]) for i in reading)
+
+
+# Lifetimes and sharing ----------------------------------------------------------------------------------------------
+
+
+def _lifetimes(plan: Plan) -> dict[int, tuple[int, int]]:
+    """First and last step that touches each buffer in use; outputs live to one past the last step, inputs from 0."""
+    lifetimes: dict[int, tuple[int, int]] = {}
+    for i, step in enumerate(plan.steps):
+        for id in (*reads_of(step), *writes_of(step)):
+            first, _ = lifetimes.get(id, (i, i))
+            lifetimes[id] = (first, i)
+    end = len(plan.steps)
+    for id in plan.outputs.values():
+        lifetimes[id] = (lifetimes.get(id, (0, 0))[0], end)
+    for buffer in plan.buffers:
+        if buffer.place is not Place.ARENA and buffer.id in lifetimes:
+            lifetimes[buffer.id] = (0, end)
+    return lifetimes
+
+
+@dataclass
+class Allocation:
+    """Bytes of the arena that one buffer, or a chain of buffers written over each other, occupies."""
+
+    bytes: int
+    first: int
+    last: int
+    buffers: list[int]
+
+
+def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]]) -> list[Allocation]:
+    """One allocation per arena buffer, except that an output may take over the bytes of an input that ends with it."""
+    by_id = {buffer.id: buffer for buffer in plan.buffers}
+    allocation_of: dict[int, Allocation] = {}
+    for i, step in enumerate(plan.steps):
+        for written in writes_of(step):
+            buffer = by_id[written]
+            if buffer.place is not Place.ARENA or lifetimes[written][0] != i or written in allocation_of:
+                continue
+            size = _aligned(buffer.type.bytes)
+            shared = _ending_input(step, i, buffer, by_id, lifetimes, allocation_of)
+            if shared is None:
+                allocation_of[written] = Allocation(size, i, lifetimes[written][1], [written])
+            else:
+                shared.buffers.append(written)
+                shared.last = lifetimes[written][1]
+                allocation_of[written] = shared
+    unique = {id(allocation): allocation for allocation in allocation_of.values()}
+    return list(unique.values())
+
+
+def _ending_input(
+    step: Step,
+    i: int,
+    written: Buffer,
+    by_id: dict[int, Buffer],
+    lifetimes: dict[int, tuple[int, int]],
+    allocation_of: dict[int, Allocation],
+) -> Allocation | None:
+    if not isinstance(step, Launch):
+        return None
+    for read in dict.fromkeys(reads_of(step)):
+        if read == written.id or by_id[read].place is not Place.ARENA or lifetimes[read][1] != i:
+            continue
+        allocation = allocation_of.get(read)
+        # Only the last buffer of a chain can be taken over, and only once.
+        if allocation is None or allocation.buffers[-1] != read:
+            continue
+        if allocation.bytes == _aligned(written.type.bytes) and _launch_may_share(step, read, written.id):
+            return allocation
+    return None
+
+
+# Offsets ------------------------------------------------------------------------------------------------------------
+
+
+def _assign(allocations: list[Allocation]) -> tuple[dict[int, int], int]:
+    """Offsets by size, largest first: each allocation at the lowest gap among those alive at the same time."""
+    placed: list[tuple[int, int, Allocation]] = []  # (offset, end, allocation), sorted by offset
+    offsets: dict[int, int] = {}
+    total = 0
+    for allocation in sorted(allocations, key=lambda a: (-a.bytes, a.first, a.buffers[0])):
+        offset = 0
+        for start, end, other in placed:
+            if other.last < allocation.first or allocation.last < other.first:
+                continue
+            if start - offset >= allocation.bytes:
+                break
+            offset = max(offset, end)
+        placed.append((offset, offset + allocation.bytes, allocation))
+        placed.sort(key=lambda entry: entry[:2])
+        total = max(total, offset + allocation.bytes)
+        for buffer in allocation.buffers:
+            offsets[buffer] = offset
+    return offsets, total
+
+
+def _aligned(bytes: int) -> int:
+    return -(-bytes // ALIGNMENT) * ALIGNMENT
+
+
+def kernels_of(plan: Plan) -> dict[str, Kernel]:
+    """The distinct kernels of a plan by digest, in order of first use."""
+    return {step.kernel.digest: step.kernel for step in plan.steps if isinstance(step, Launch)}

@@ -1,0 +1,86 @@
+"""Which buffers of a launch may lie on the same bytes: an output over an input that ends with the launch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from paren.plan.kernel import Access, Accumulate, Index, Kernel, Load, Stage, Store
+
+
+Term = tuple[tuple[str, int, int], int]  # ((row or stage, axis, size), stride in elements)
+Signature = tuple[int, tuple[Term, ...]]  # constant offset, terms
+
+
+def access_signature(kernel: Kernel, stage: Stage, access: Access) -> Signature | None:
+    """What an access touches, with the stage's axes named by their place and size, so that stages can be compared.
+
+    None where that cannot be said before the run: gathers, guarded accesses and divisors.
+    """
+    if access.guarded:
+        return None
+    terms: dict[tuple[str, int, int], int] = {}
+    constant = access.offset
+    for index, stride in zip(access.indices, access.strides, strict=True):
+        if index.value is not None or index.divisor != 1:
+            return None
+        constant += index.constant * stride
+        for axis, coefficient in index.terms:
+            if kernel.axes[axis] == 1:
+                continue
+            name = _axis_name(kernel, stage, axis, index)
+            terms[name] = terms.get(name, 0) + coefficient * stride
+    return constant, tuple(sorted(terms.items()))
+
+
+def _axis_name(kernel: Kernel, stage: Stage, axis: int, index: Index) -> tuple[str, int, int]:
+    if axis < kernel.rows:
+        return ("row", axis, kernel.axes[axis])
+    return ("stage", stage.axes.index(axis), kernel.axes[axis])
+
+
+@lru_cache(maxsize=4096)
+def may_share(kernel: Kernel, read: int, written: int) -> bool:
+    """Whether parameter `written` may lie exactly on parameter `read`, which the kernel only reads.
+
+    It may if every element is read at the place where it is written, never after it was written: all accesses of both
+    have one signature, no later stage loads `read` once `written` is stored, and within a stage loads come first.
+    """
+    if kernel.parameters[read].writes or kernel.parameters[written].reads:
+        return False
+    if kernel.parameters[read].dtype.bytes != kernel.parameters[written].dtype.bytes:
+        return False
+    signatures: set[Signature | None] = set()
+    stored = False
+    for stage in kernel.stages:
+        for statement in stage.body:
+            if isinstance(statement, Load) and statement.access.parameter == read:
+                if stored:
+                    return False
+                signatures.add(access_signature(kernel, stage, statement.access))
+            elif isinstance(statement, Store | Accumulate) and statement.access.parameter == written:
+                if isinstance(statement, Accumulate):
+                    return False
+                stored = True
+                signatures.add(access_signature(kernel, stage, statement.access))
+    # One shared signature that touches an element once a row: rows and stage axes must not repeat elements.
+    signature = signatures.pop() if len(signatures) == 1 else None
+    return signature is not None and _is_injective(kernel, signature)
+
+
+def _is_injective(kernel: Kernel, signature: Signature) -> bool:
+    """Whether different loop indices touch different elements: sorted by stride, each step exceeds the reach so far,
+    and every row axis with more than one index takes part."""
+    entries: list[tuple[int, int]] = []
+    rows = set()
+    for (kind, axis, size), stride in signature[1]:
+        if kind == "row":
+            rows.add(axis)
+        entries.append((abs(stride), size))
+    if any(size > 1 and axis not in rows for axis, size in enumerate(kernel.axes[: kernel.rows])):
+        return False
+    reach = 0
+    for stride, size in sorted(entries):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
