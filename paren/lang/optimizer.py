@@ -248,7 +248,7 @@ class Optimizers:
         trace = Trace(builder, name, None, True, Scope((), (name,), False), stateless=True)
         type_ = TensorType(DType.FLOAT32, shape)
         span, session, site = rule.span, self.session, Site(rule.span)
-        with session.tracing(trace):
+        with session.tracing(trace), session.shown_at(span):
             count = len(session.errors)
 
             def tensor(label: str, role: str, of: TensorType) -> Tensor:
@@ -258,6 +258,7 @@ class Optimizers:
             moments = [tensor(moment, "state", type_) for moment in rule.moments]
             gradient = tensor("gradient", "batch", type_)
             update = tensor("update", "scalar", TensorType(DType.FLOAT32, ()))
+            rate = self._rate(rule, update, site)
             result = rule.step(parameter, gradient, update, moments)
             if result is POISON:
                 raise session.errors[-1] if len(session.errors) > count else ParenError("E-OPT-002", "no update", span)
@@ -276,15 +277,25 @@ class Optimizers:
                         "E-OPT-002", f"the rule {rule.name} gives {ready} for {label}, which is {type_}", span
                     )
                 outputs[label] = expand(session, site, ready, shape, False)
-            if rule.rate is not None:
-                rate: Value = rule.rate
-                if isinstance(rate, (Closure, Builtin)):
-                    rate = session.apply(rate, [update], {}, site)
-                ready = lift(session, site, rate, 0, DType.FLOAT32)
-                if ready.shape or ready.dtype != DType.FLOAT32:
-                    raise ParenError("E-OPT-002", f"the rate of {rule.name} is one number, not {ready}", span)
-                outputs["rate"] = ready.node
+            if rate is not None:
+                outputs["rate"] = rate
             return builder.graph(outputs), trace.shape_asked
+
+    def _rate(self, rule: Rule, update: Tensor, site: Site) -> Node | None:
+        """The scalar that the run reports. Raises E-OPT-002 for anything but one number."""
+        rate: Value = rule.rate
+        if isinstance(rate, (Closure, Builtin)):
+            rate = self.session.apply(rate, [update], {}, site)
+        if rate is None or rate is POISON:
+            return None
+        number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if not number and not (isinstance(rate, Tensor) and rate.node.type == TensorType(DType.FLOAT32, ())):
+            raise ParenError(
+                "E-OPT-002",
+                f"the rate of {rule.name} is a number, or a function of the update that gives one, not {kind(rate)}",
+                rule.span,
+            )
+        return lift(self.session, site, rate, 0, DType.FLOAT32).node
 
 
 def _alone(node: Node) -> bool:

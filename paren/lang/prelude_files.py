@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paren.lang.builtins import BUILTINS
 from paren.lang.core import Compiler
-from paren.lang.session import Session
+from paren.lang.session import PRELUDE, Session
 from paren.lang.value import Global, Namespace, Value
 from paren.text.errors import InternalError
 from paren.text.forms import Form, List, Symbol
@@ -22,7 +22,7 @@ def prelude_forms() -> tuple[tuple[str, List], ...]:
     """The definitions of all prelude files, by name."""
     found: list[tuple[str, List]] = []
     for path in sorted(FOLDER.glob("*.paren")):
-        for form in read(load_source(path, f"<prelude>/{path.name}")):
+        for form in read(load_source(path, f"{PRELUDE}{path.name}")):
             found.append((_name(form), _list(form)))
     return tuple(found)
 

@@ -17,7 +17,9 @@ from paren.text.errors import Note, ParenError
 from paren.text.source import Span
 
 MAXIMUM_CALLS = 300
+MAXIMUM_ELEMENTS = 10_000_000  # of a range, or rounds of a fold
 _PYTHON_FRAMES = 20000
+PRELUDE = "<prelude>/"  # how the names of its sources begin
 
 
 @dataclass(eq=False)
@@ -54,6 +56,15 @@ class Session:
             yield trace
         finally:
             self.trace = before
+
+    @contextmanager
+    def shown_at(self, place: Span) -> Iterator[None]:
+        """The block runs prelude code whose mistakes and nodes belong to a form of the user."""
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before
 
     def span(self, site: Site) -> Span:
         """Where the user sees the call: at the site, or for a site in the prelude at the user's call."""
@@ -135,6 +146,10 @@ class Session:
         self.frames.append((site, closure.signature))
         try:
             return closure.run(positional, keywords)
+        except ParenError as error:
+            if closure.internal and not site.internal:
+                raise _shown_at(error, site.span) from None
+            raise
         finally:
             self.frames.pop()
             self.place = place
@@ -144,6 +159,13 @@ class Session:
         check_call(model.name, signature, positional, keywords, site, self.span(site))
         self.called.add(model.name)
         return model.run(positional, site)
+
+
+def _shown_at(error: ParenError, span: Span) -> ParenError:
+    """The mistake at the user's call, if its place is inside the prelude."""
+    if error.span is None or not error.span.source.name.startswith(PRELUDE):
+        return error
+    return ParenError(error.code, error.message, span, notes=error.notes, fix=error.fix)
 
 
 @contextmanager

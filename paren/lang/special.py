@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paren.ir.types import DType, TensorType
 from paren.lang.bind import bind_pattern, pattern_names
 from paren.lang.core import SPECIALS, Compiler, Names, Special, truth
-from paren.lang.session import Session
+from paren.lang.session import MAXIMUM_ELEMENTS, Session
 from paren.lang.signature import Pattern, parse_pattern
 from paren.lang.trace import Parameter
 from paren.lang.value import POISON, Builtin, Closure, Code, Environment, Rule, Tensor, Value, kind, show
@@ -173,11 +173,14 @@ def _fold(compiler: Compiler, form: List, names: Names) -> Code:
         value = first(environment)
         if sequence is POISON:
             return POISON
-        if isinstance(sequence, int) and not isinstance(sequence, bool) and sequence >= 0:
-            sequence = tuple(range(sequence))
-        if not isinstance(sequence, tuple):
+        rounds: Sequence[Value]
+        if isinstance(sequence, int) and not isinstance(sequence, bool) and 0 <= sequence <= MAXIMUM_ELEMENTS:
+            rounds = range(sequence)
+        elif isinstance(sequence, tuple):
+            rounds = sequence
+        else:
             raise ParenError("E-CALL-007", f"fold goes over a count or a list, not {kind(sequence)}", over_span)
-        for element in sequence:
+        for element in rounds:
             if value is POISON:
                 return POISON
             inner = dict(environment)
@@ -314,13 +317,14 @@ def _optimizer(compiler: Compiler, form: List, names: Names) -> Code:
     assert isinstance(label, Symbol)
     rate = compiler.compile(options["rate"], names) if "rate" in options else None
     code = compiler.compile(body[0], names | set(words))
+    session, site = compiler.session, compiler.site(form)
 
     def make(environment: Environment) -> Value:
         def step(parameter: Tensor, gradient: Tensor, update: Tensor, moments: Sequence[Tensor]) -> Value:
             values = (parameter, gradient, update, *moments)
             return code({**environment, **dict(zip(words, values, strict=True))})
 
-        return Rule(label.name, tuple(words[3:]), step, rate(environment) if rate else None, form.span)
+        return Rule(label.name, tuple(words[3:]), step, rate(environment) if rate else None, session.span(site))
 
     return make
 

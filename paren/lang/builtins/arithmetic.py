@@ -17,6 +17,7 @@ from paren.lang.value import Tensor, Value
 
 Number = int | float
 Scalar = Callable[[Number, Number], Number]
+_MAXIMUM_BITS = 4096
 
 
 def _fold(session: Session, site: Site, name: str, op: str, function: Scalar, values: Sequence[Value]) -> Value:
@@ -85,6 +86,8 @@ def remainder(session: Session, site: Site, x: Value, y: Value) -> Value:
 
 
 def _power(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int) and b > 0 and a.bit_length() * b > _MAXIMUM_BITS:
+        raise ValueError("it has too many digits")
     result = a**b
     if isinstance(result, complex):
         raise ValueError("a root of a negative number")
@@ -186,6 +189,8 @@ def negate(session: Session, site: Site, x: Value) -> Value:
 def _define_connective(word: str) -> None:
     def apply(session: Session, site: Site, x: Value, y: Value) -> Value:
         tensors = [value for value in (x, y) if isinstance(value, Tensor)]
+        if not tensors:
+            raise wrong_kind(session, site, x, 0, "a tensor of booleans")
         common_dtype(session, site, word, tensors)
         return combine(session, site, word, word, [lift(session, site, v, i, DType.BOOL) for i, v in enumerate((x, y))])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paren.lang.builtins.registry import builtin
 from paren.lang.operand import need_integer, need_list, need_tensor, wrong_kind
-from paren.lang.session import Session
+from paren.lang.session import MAXIMUM_ELEMENTS, Session
 from paren.lang.signature import Site
 from paren.lang.value import POISON, Builtin, Closure, ModelValue, Rule, RuleByRank, Tensor, Value, show
 
@@ -77,7 +77,10 @@ def number_range(session: Session, site: Site, start: Value, until: Value, step:
     a, s = need_integer(session, site, start, 0), need_integer(session, site, step, "step")
     if s == 0:
         raise wrong_kind(session, site, step, "step", "a step other than 0")
-    return tuple(range(a)) if until is None else tuple(range(a, need_integer(session, site, until, "until"), s))
+    numbers = range(a) if until is None else range(a, need_integer(session, site, until, "until"), s)
+    if abs(numbers.stop - numbers.start) > MAXIMUM_ELEMENTS:
+        raise session.error("E-CALL-010", f"a list has at most {MAXIMUM_ELEMENTS} elements", site)
+    return tuple(numbers)
 
 
 @builtin("map", "function & lists")
