@@ -11,8 +11,6 @@ from paren.text.errors import ParenError, did_you_mean
 from paren.text.forms import Form, Keyword, List, Symbol
 from paren.text.source import Source, Span
 
-NO_DEFAULT = object()
-
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -56,7 +54,7 @@ class Signature:
     keywords: Mapping[str, Form | None]
     rest: str | None
     patterns: Mapping[str, Pattern] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
 
     @cached_property
     def all_names(self) -> tuple[str, ...]:
@@ -128,7 +126,7 @@ def parse_pattern(form: Form) -> Symbol | Pattern:
     raise ParenError("E-FORM-001", "a name or a list of names `[a b]` is expected here", form.span)
 
 
-def builtin_signature(text: str, defaults: Mapping[str, object]) -> Signature:
+def builtin_signature(text: str, defaults: Mapping[str, Value]) -> Signature:
     """The signature of a builtin: `"x y :axis & rest"`; keywords without an entry in `defaults` must be given."""
     source = Source("<builtin>", text)
     span = Span(source, 0, len(text))
