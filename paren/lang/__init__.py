@@ -1,0 +1,1 @@
+"""Forms become a `Program`: the evaluator, its functions, the prelude in paren, and the top-level forms."""
