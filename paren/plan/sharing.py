@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from paren.plan.kernel import Access, Accumulate, Index, Kernel, Load, Stage, Store
 
-
 Term = tuple[tuple[str, int, int], int]  # ((row or stage, axis, size), stride in elements)
 Signature = tuple[int, tuple[Term, ...]]  # constant offset, terms
 

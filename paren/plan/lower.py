@@ -1,0 +1,144 @@
+"""A fused graph becomes an unplaced plan: buffers, kernels, products, in an order in which they can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paren.ir.graph import Graph, Node
+from paren.ir.types import TensorType
+from paren.plan.body import Body
+from paren.plan.fuse import Fusion, Group, fuse
+from paren.plan.kernel import Kernel
+from paren.plan.loops import Uncomputable, chunked_kernels, cut, group_kernel, scatter_kernel, value_kernel
+from paren.plan.plan import Buffer, Launch, Matrix, Place, Plan, Product, Step
+from paren.plan.product import Operand, View
+from paren.text.errors import InternalError
+from paren.text.source import Span
+
+MOST_RESTARTS = 200
+
+
+def lower(graph: Graph) -> Plan:
+    """The unplaced plan of a graph: arena offsets, lifetimes and arena size are 0 until `paren.plan.memory.place`.
+
+    Contractions must have gone through `paren.passes.contractions.normalise_contractions`.
+    """
+    forced: set[int] = set()
+    for _ in range(MOST_RESTARTS):
+        try:
+            return _Lowering(fuse(graph, forced)).run()
+        except Uncomputable as failure:
+            if failure.node.number in forced:
+                break
+            forced.add(failure.node.number)
+    raise InternalError("lower", f"graph {graph.name} needs values stored without end")
+
+
+class _Lowering:
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.storage = fusion.storage
+        self.buffers: list[Buffer] = []
+        self.of_node: dict[int, int] = {}
+        self.steps: list[Step] = []
+        for node in fusion.graph.inputs:
+            place = Place.STATE if node.attrs["role"] == "state" else Place.INPUT
+            self.of_node[node.number] = self._buffer(str(node.attrs["name"]), node.type, place, node.span)
+
+    def run(self) -> Plan:
+        graph = self.fusion.graph
+        for group in self.fusion.groups:
+            if group.kind == "product":
+                self._product(group.members[0])
+            elif group.kind == "scatter":
+                self._scatter(group.members[0])
+            else:
+                self._kernels(group)
+        outputs = {}
+        for name, node in graph.outputs.items():
+            alias = self.storage.aliases.get(name)
+            outputs[name] = self.of_node[alias.number if alias is not None else node.number]
+        return Plan(graph.name, tuple(self.buffers), tuple(self.steps), outputs, 0, self.fusion.refusals)
+
+    # Buffers --------------------------------------------------------------------------------------------------------
+
+    def _buffer(self, name: str, type_: TensorType, place: Place, span: Span) -> int:
+        number = len(self.buffers)
+        self.buffers.append(Buffer(number, name, type_, place, 0, 0, 0, span))
+        return number
+
+    def _node_buffer(self, node: Node) -> int:
+        """The buffer of a stored node, made when it is first written."""
+        if node.number not in self.of_node:
+            name = f"%{node.number} {node.op.name}"
+            self.of_node[node.number] = self._buffer(name, node.type, Place.ARENA, node.span)
+        return self.of_node[node.number]
+
+    def _load_from(self, node: Node) -> int | None:
+        if node.op.name == "input" or node.number in self.fusion.kept:
+            return self.of_node[node.number]
+        return None
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def _launch(self, body: Body, kernel: Kernel, nodes: Sequence[Node]) -> None:
+        spans = tuple(dict.fromkeys(node.span for node in nodes))
+        names = tuple(f"%{node.number} {node.op.name}" for node in nodes)
+        self.steps.append(Launch(kernel, tuple(body.buffers), spans, names))
+
+    def _kernels(self, group: Group) -> None:
+        if group.kind == "chunked":
+            node = group.members[0]
+            type_ = TensorType(node.dtype, (*node.shape, cut(node).chunks))
+            partial = self._buffer(f"%{node.number} parts", type_, Place.ARENA, node.span)
+            for body, kernel in chunked_kernels(node, partial, self._node_buffer(node), self._load_from):
+                self._launch(body, kernel, [node])
+            return
+        own = {member.number for member in group.members}
+
+        def load_from(node: Node) -> int | None:
+            return None if node.number in own else self._load_from(node)
+
+        targets = {m.number: self._node_buffer(m) for m in group.members if m.number in self.fusion.kept}
+        body, kernel = group_kernel(group, targets, load_from)
+        self._launch(body, kernel, group.members)
+
+    def _scatter(self, node: Node) -> None:
+        call = self.storage.scatters.get(node.number)
+        if call is not None and call.slot is not None:
+            target = self.of_node[call.slot.number]
+        else:
+            target = self._node_buffer(node)
+            body, kernel = value_kernel(node.args[0], node, target, self._load_from)
+            self._launch(body, kernel, [node])
+        body, kernel = scatter_kernel(node, target, self._load_from)
+        self._launch(body, kernel, [node])
+
+    def _product(self, node: Node) -> None:
+        call = self.storage.products[node.number]
+        if call.slot is not None:
+            target = self.of_node[call.slot.number]
+        else:
+            target = self._node_buffer(call.result)
+        shape = call.shape
+        self.steps.append(
+            Product(
+                self._matrix(call.a, shape.a),
+                self._matrix(call.b, shape.b),
+                _matrix(target, shape.c),
+                shape.m,
+                shape.n,
+                shape.k,
+                shape.batch,
+                call.slot is not None,
+                (node.span,),
+                (f"%{node.number} contract",),
+            )
+        )
+
+    def _matrix(self, view: View, operand: Operand) -> Matrix:
+        return _matrix(self.of_node[view.base.number], operand)
+
+
+def _matrix(buffer: int, operand: Operand) -> Matrix:
+    return Matrix(buffer, operand.offset, operand.leading, operand.transposed, operand.batch_strides)

@@ -1,0 +1,326 @@
+"""Which nodes of a graph get a buffer, which are computed inside their users, and which are views of others.
+
+Does not decide which stored nodes share a kernel: `paren.plan.fuse` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paren.ir.graph import Graph, Node
+from paren.plan.product import Shape, View, contiguous, product_of, reshape_view
+
+REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "fold")
+COSTS = {  # scalar instructions, roughly; everything else counts 1
+    "exp": 12, "log": 16, "log1p": 20, "expm1": 16, "tanh": 18, "erf": 22, "sin": 20, "cos": 20, "pow": 40,
+    "sqrt": 4, "rsqrt": 5, "div": 4, "threefry": 90, "remainder": 6, "floor_divide": 6,
+}  # fmt: skip
+EXPENSIVE = 150  # cost from which a value used more than once is stored although one large read would do
+DEEPEST = 120  # nested nodes of one expression
+LARGEST = 400  # cost of one expression
+BROADCAST_COST = 10  # cost from which a value is stored rather than computed again for every element it is repeated to
+BROADCAST_GROWTH = 8
+
+
+@dataclass(frozen=True)
+class ProductCall:
+    """A contraction as a product. `a` and `b` are views as in the product (after a swap), `result` the node whose
+    buffer it writes: the contraction, a transpose of it, or, with `slot`, the state input that it adds to."""
+
+    node: Node
+    shape: Shape
+    a: View
+    b: View
+    result: Node
+    slot: Node | None
+
+
+@dataclass(frozen=True)
+class ScatterCall:
+    """A scatter-add node. With `slot` it adds to that state input's buffer, else to a buffer with its base."""
+
+    node: Node
+    slot: Node | None
+
+
+@dataclass(frozen=True)
+class Use:
+    """How an expression reads: the stored nodes at least half as large as itself, its cost, and its depth."""
+
+    large: frozenset[int]
+    cost: int
+    depth: int
+
+
+@dataclass
+class Storage:
+    """The decisions. Keys are node numbers.
+
+    `stored`: nodes with a buffer of their own that kernels, products or scatters fill. `aliases`: outputs that are a
+    state slot added to in place. `products` and `scatters` by the number of their node.
+    """
+
+    graph: Graph
+    stored: dict[int, Node] = field(default_factory=dict)
+    users: dict[int, list[Node]] = field(default_factory=dict)
+    products: dict[int, ProductCall] = field(default_factory=dict)
+    scatters: dict[int, ScatterCall] = field(default_factory=dict)
+    aliases: dict[str, Node] = field(default_factory=dict)
+    hidden: set[int] = field(default_factory=set)  # nodes that in-place updates and transposed results stand for
+
+    def readable(self, node: Node) -> bool:
+        """Whether the node's elements lie in memory, contiguous."""
+        return node.number in self.stored or node.op.name == "input"
+
+
+def is_product(node: Node) -> bool:
+    """Contractions of floats are products of the library; of integers, ordinary sums."""
+    return node.op.name == "contract" and node.dtype.is_float
+
+
+def is_reduction(node: Node) -> bool:
+    return node.op.name in REDUCTIONS or (node.op.name == "contract" and not node.dtype.is_float)
+
+
+def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
+    """What is stored. `forced` are numbers of nodes that lowering could not compute inside their users."""
+    storage = Storage(graph)
+    for node in graph.nodes:
+        storage.users[node.number] = []
+    for node in graph.nodes:
+        for arg in dict.fromkeys(node.args):
+            storage.users[arg.number].append(node)
+    outputs = {node.number for node in graph.outputs.values()}
+    _update_in_place(storage, outputs)
+    must = set(forced)
+    for node in graph.nodes:
+        if node.number in outputs and node.number not in storage.hidden and node.op.name != "input":
+            must.add(node.number)
+        must |= {arg.number for arg in _read_from_memory(node) if arg.op.name != "input"}
+    _place_results(storage, outputs)
+    must |= {call.result.number for call in storage.products.values() if call.result is not call.node}
+    uses: dict[int, Use] = {}
+    bases: set[int] = set()
+    for node in reversed(graph.nodes):
+        if is_product(node):
+            bases |= {n.number for n in _operand_bases(storage, node, must) if n.op.name != "input"}
+    must |= bases
+    for node in graph.nodes:
+        if node.op.name == "input" or node.number in storage.hidden:
+            continue
+        if is_product(node):
+            continue
+        always = is_reduction(node) or node.op.name == "scatter_add" or node.number in must
+        if always or _worth_storing(storage, node, uses):
+            storage.stored[node.number] = node
+        else:
+            uses[node.number] = _use(storage, node, uses)
+    for call in storage.products.values():
+        if call.slot is None:
+            storage.stored[call.result.number] = call.result
+    return storage
+
+
+def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | None:
+    """`node` as a strided view of a node that is, or can be, stored; None where it has no regular strides."""
+    if node.number in must or node.number in storage.stored or node.op.name == "input":
+        return View(node, contiguous(node.shape), 0)
+    if node.op.name in ("reshape", "transpose", "slice"):
+        inner = view_of(storage, node.args[0], must)
+        if inner is None:
+            return None
+        if node.op.name == "reshape":
+            return reshape_view(inner, node.args[0].shape, node.shape)
+        if node.op.name == "transpose":
+            axes: tuple[int, ...] = node.attrs["axes"]  # type: ignore[assignment]
+            return View(inner.base, tuple(inner.strides[a] for a in axes), inner.offset)
+        start: tuple[int, ...] = node.attrs["start"]  # type: ignore[assignment]
+        step: tuple[int, ...] = node.attrs["step"]  # type: ignore[assignment]
+        offset = inner.offset + sum(s * stride for s, stride in zip(start, inner.strides, strict=True))
+        strides = tuple(s * stride for s, stride in zip(step, inner.strides, strict=True))
+        return View(inner.base, strides, offset)
+    return View(node, contiguous(node.shape), 0)
+
+
+# Products -----------------------------------------------------------------------------------------------------------
+
+
+def _place_results(storage: Storage, outputs: set[int]) -> None:
+    """For every contraction without a slot: the node whose buffer it writes, itself or its only user, a transpose."""
+    for node in storage.graph.nodes:
+        if not is_product(node) or node.number in storage.products:
+            continue
+        users = storage.users[node.number]
+        result = node
+        if len(users) == 1 and users[0].op.name == "transpose" and node.number not in outputs:
+            result = users[0]
+        plain = View(node, contiguous(node.shape), 0)
+        # The real operands are not known yet; contiguous ones tell whether the transposed result has a product at all.
+        placed = _result_view(node, result)
+        left, right = (View(arg, contiguous(arg.shape), 0) for arg in node.args)
+        shape = product_of(node, left, right, placed)
+        if shape is None:
+            result, shape = node, product_of(node, left, right, plain)
+        if shape is None:
+            raise AssertionError(f"{node!r} has no product: `normalise_contractions` was not run")
+        if result is not node:
+            storage.hidden.add(node.number)
+        storage.products[node.number] = ProductCall(node, shape, left, right, result, None)
+
+
+def _result_view(node: Node, result: Node) -> View:
+    """The contraction's own dimensions as strides in the buffer of `result`, which is it or a transpose of it."""
+    strides = contiguous(result.shape)
+    if result is node:
+        return View(result, strides, 0)
+    axes: tuple[int, ...] = result.attrs["axes"]  # type: ignore[assignment]
+    placed = [0] * len(axes)
+    for position, axis in enumerate(axes):
+        placed[axis] = strides[position]
+    return View(result, tuple(placed), 0)
+
+
+def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
+    """Chooses views for the operands of a contraction, and gives the nodes that have to be stored for them."""
+    call = storage.products[node.number]
+    result = _result_view(node, call.result)
+    plain = [View(arg, contiguous(arg.shape), 0) for arg in node.args]
+    views = [view_of(storage, arg, must) or p for arg, p in zip(node.args, plain, strict=True)]
+    for a, b in ((views[0], views[1]), (views[0], plain[1]), (plain[0], views[1]), (plain[0], plain[1])):
+        shape = product_of(node, a, b, result)
+        if shape is not None:
+            left, right = (b, a) if shape.swapped else (a, b)
+            storage.products[node.number] = ProductCall(node, shape, left, right, call.result, call.slot)
+            return [a.base, b.base]
+    raise AssertionError(f"{node!r} has no product from contiguous operands")
+
+
+# State that is added to in place ------------------------------------------------------------------------------------
+
+
+def _update_in_place(storage: Storage, outputs: set[int]) -> None:
+    """Outputs that only add contractions and scatters to the state of their own name: each adds to the slot itself."""
+    inputs = {str(node.attrs["name"]): node for node in storage.graph.inputs if node.attrs["role"] == "state"}
+    for name, node in storage.graph.outputs.items():
+        slot = inputs.get(name)
+        if slot is None or node is slot or len(storage.users.get(slot.number, [])) != 1:
+            continue
+        if sum(1 for other in storage.graph.outputs.values() if other is node or other is slot) != 1:
+            continue
+        found = _addends(storage, node, slot, outputs, top=True)
+        if found is None:
+            continue
+        addends, inner = found
+        calls = [_accumulating(storage, addend, slot) for addend in addends]
+        if not addends or any(call is None for call in calls):
+            continue
+        for call in calls:
+            if isinstance(call, ProductCall):
+                storage.products[call.node.number] = call
+                storage.hidden |= {call.node.number, call.result.number}
+            elif isinstance(call, ScatterCall):
+                storage.scatters[call.node.number] = call
+                storage.hidden.add(call.node.number)
+        storage.hidden |= inner
+        storage.aliases[name] = slot
+
+
+def _addends(
+    storage: Storage, node: Node, slot: Node, outputs: set[int], top: bool
+) -> tuple[list[Node], set[int]] | None:
+    """The terms beside `slot` of a sum that contains it once, and the numbers of the inner nodes; None for others."""
+    if node is slot:
+        return [], set()
+    if not top and (node.number in outputs or len(storage.users[node.number]) != 1):
+        return None
+    if node.op.name == "add" and node.args[0] is not node.args[1]:
+        for this, other in (node.args, node.args[::-1]):
+            rest = _addends(storage, this, slot, outputs, top=False)
+            if rest is not None:
+                terms = _terms(storage, other, outputs)
+                return rest[0] + terms[0], rest[1] | terms[1] | {node.number}
+    if node.op.name == "scatter_add":
+        rest = _addends(storage, node.args[0], slot, outputs, top=False)
+        if rest is not None and all(slot is not n for n in node.args[1:]):
+            return [*rest[0], node], rest[1]
+    return None
+
+
+def _terms(storage: Storage, node: Node, outputs: set[int]) -> tuple[list[Node], set[int]]:
+    """The terms of a sum of values that are used nowhere else, and the numbers of the additions."""
+    if node.op.name == "add" and node.number not in outputs and len(storage.users[node.number]) == 1:
+        left, right = (_terms(storage, arg, outputs) for arg in node.args)
+        return left[0] + right[0], left[1] | right[1] | {node.number}
+    return [node], set()
+
+
+def _accumulating(storage: Storage, node: Node, slot: Node) -> ProductCall | ScatterCall | None:
+    """How a term of an update is added to the slot by its own step, or None."""
+    if len(storage.users[node.number]) != 1:
+        return None
+    if node.op.name == "scatter_add":
+        zero = node.args[0].op.name == "broadcast" and node.args[0].args[0].attrs.get("value") == 0
+        return ScatterCall(node, slot) if zero or node.args[0] is slot or _leads_to(node.args[0], slot) else None
+    contraction, result = node, node
+    if node.op.name == "transpose":
+        contraction = node.args[0]
+        if len(storage.users[contraction.number]) != 1:
+            return None
+    if not is_product(contraction):
+        return None
+    left, right = (View(arg, contiguous(arg.shape), 0) for arg in contraction.args)
+    shape = product_of(contraction, left, right, _result_view(contraction, result))
+    return None if shape is None else ProductCall(contraction, shape, left, right, result, slot)
+
+
+def _leads_to(node: Node, slot: Node) -> bool:
+    """Whether a scatter's base is an inner node of the same update: a sum or scatter over the slot."""
+    while node is not slot:
+        if node.op.name == "scatter_add":
+            node = node.args[0]
+        elif node.op.name == "add":
+            return any(_leads_to(arg, slot) for arg in node.args)
+        else:
+            return False
+    return True
+
+
+# Storing and recomputing --------------------------------------------------------------------------------------------
+
+
+def _read_from_memory(node: Node) -> tuple[Node, ...]:
+    """Arguments that the node reads at places that are no affine map, so that they cannot be computed inside it."""
+    if node.op.name in ("take", "fold"):
+        return node.args[:1]
+    return ()
+
+
+def _use(storage: Storage, node: Node, uses: dict[int, Use]) -> Use:
+    large: frozenset[int] = frozenset()
+    cost, depth = COSTS.get(node.op.name, 1), 1
+    for arg in node.args:
+        if storage.readable(arg):
+            if 2 * arg.type.size >= node.type.size and arg.type.size > 1:
+                large |= {arg.number}
+        elif arg.number in uses:
+            inner = uses[arg.number]
+            large, cost, depth = large | inner.large, cost + inner.cost, max(depth, inner.depth + 1)
+    return Use(large, min(cost, 10**6), depth)
+
+
+def _worth_storing(storage: Storage, node: Node, uses: dict[int, Use]) -> bool:
+    """Whether the node is better kept than computed again in each user."""
+    if node.op.name in ("constant", "iota"):
+        return False
+    use = _use(storage, node, uses)
+    if use.depth > DEEPEST or use.cost > LARGEST:
+        return True
+    users = storage.users[node.number]
+    if node.op.kind == "elementwise" and use.cost >= BROADCAST_COST:
+        for user in users:
+            if user.op.name == "broadcast" and user.type.size >= BROADCAST_GROWTH * node.type.size:
+                return True
+    if len(users) < 2:
+        return False
+    return len(use.large) >= 2 or use.cost > EXPENSIVE

@@ -1,0 +1,49 @@
+"""Running a graph through the planner on the CPU device, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from paren.ir.graph import Graph
+from paren.ir.op import Array
+from paren.plan.check import check_plan
+from paren.plan.contractions import normalise_contractions
+from paren.plan.lower import lower
+from paren.plan.memory import place
+from paren.plan.plan import Plan
+from paren.runtime.cpu import CpuDevice
+from paren.runtime.device import open_device
+from paren.runtime.executor import Executable
+
+
+@lru_cache(maxsize=2)
+def cpu(threads: int = 2) -> CpuDevice:
+    device = open_device("cpu", threads)
+    assert isinstance(device, CpuDevice)
+    return device
+
+
+def planned(graph: Graph) -> Plan:
+    """The placed and checked plan of a graph."""
+    plan = place(lower(normalise_contractions(graph)))
+    check_plan(plan)
+    return plan
+
+
+def run_on_cpu(graph: Graph, values: Mapping[str, Array], threads: int = 2) -> dict[str, Array]:
+    """The outputs of a graph; state inputs are copied, so `values` stay as they are."""
+    plan = planned(graph)
+    device = cpu(threads)
+    executable = Executable(device, plan)
+    state = {name: _aligned(device, array) for name, array in values.items()}
+    outputs = executable.run(state, state, device.allocate(max(plan.arena_bytes, 64)))
+    return {name: np.array(array) for name, array in outputs.items()}
+
+
+def _aligned(device: CpuDevice, array: Array) -> Array:
+    copy = device.allocate(max(array.nbytes, 64))[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
