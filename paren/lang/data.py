@@ -267,7 +267,7 @@ def _columns(options: Options, fields: tuple[Field, ...]) -> Plain:
         if field is None:
             hint = did_you_mean(label.name, known)
             raise ParenError("E-FORM-006", f"{label.name} is not among :fields{hint}", label.span)
-        if len(columns) != field.type.size:
+        if field.type.size % len(columns):
             raise ParenError(
                 "E-FORM-006", f"{label.name} is {field.type}, which {len(columns)} columns do not fill", item.span
             )
