@@ -12,6 +12,7 @@ import numpy.typing as npt
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Product
+from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Task
 from paren.text.errors import Note, ParenError, did_you_mean
 
@@ -60,8 +61,6 @@ def open_device(name: str, threads: int | None = None, cache: Path | None = None
     if threads is not None and threads < 1:
         raise ParenError("E-DEV-003", f"the number of threads is {threads}, at least 1 is needed")
     if name == "reference":
-        from paren.runtime.reference import ReferenceDevice
-
         return ReferenceDevice()
     if name in ("cpu", "auto"):
         from paren.runtime.cpu import CpuDevice  # llvmlite takes 0.1 s to import, and the reference needs none of it

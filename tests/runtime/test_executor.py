@@ -13,8 +13,10 @@ from paren.ir.types import TensorType
 from paren.plan.kernel import Kernel, Parameter
 from paren.plan.plan import Buffer, Copy, Launch, Matrix, Place, Plan, Product
 from paren.runtime.cpu import CpuDevice
+from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import allocate
+from paren.runtime.reference import ReferenceDevice
 from paren.text.errors import InternalError
 from paren.text.source import Source, Span
 
@@ -68,8 +70,12 @@ def wanted(state: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Arr
     return y, y @ state["w"]
 
 
-@pytest.mark.parametrize("device", [CpuDevice(1), CpuDevice(2, openmp=False, blas=False)], ids=["native", "fallback"])
-def test_runs_update_the_state(device: CpuDevice) -> None:
+@pytest.mark.parametrize(
+    "device",
+    [CpuDevice(1), CpuDevice(2, openmp=False, blas=False), ReferenceDevice()],
+    ids=["native", "fallback", "reference"],
+)
+def test_runs_update_the_state(device: Device) -> None:
     executable = Executable(device, plan())
     state, inputs = sample()
     arena = allocate(192)

@@ -1,4 +1,4 @@
-"""Random graphs, lowered and planned, run as machine code with the values of their definition."""
+"""Random graphs, lowered and planned, run as machine code and by definition with the values of their definition."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from paren.plan.memory import place
 from paren.plan.plan import Place, Plan
 from paren.runtime import cpu
 from paren.runtime.cpu import CpuDevice
+from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import allocate
+from paren.runtime.reference import ReferenceDevice
 
-DEVICES = [CpuDevice(1), CpuDevice(2), CpuDevice(2, openmp=False, blas=False)]
+DEVICES: list[Device] = [
+    CpuDevice(1),
+    CpuDevice(2),
+    CpuDevice(2, openmp=False, blas=False),
+    ReferenceDevice(),
+]
 
 
-def run(device: CpuDevice, plan: Plan, values: dict[str, Array]) -> dict[str, Array]:
+def run(device: Device, plan: Plan, values: dict[str, Array]) -> dict[str, Array]:
     state: dict[str, Array] = {}
     inputs: dict[str, Array] = {}
     for buffer in plan.buffers:
