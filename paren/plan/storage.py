@@ -46,9 +46,10 @@ class ScatterCall:
 
 @dataclass(frozen=True)
 class Use:
-    """How an expression reads: the stored nodes at least half as large as itself, its cost, and its depth."""
+    """How an expression reads: the stored nodes at least half as large as itself with the number of elements read, its
+    cost, and its depth."""
 
-    large: frozenset[int]
+    large: dict[int, int]
     cost: int
     depth: int
 
@@ -99,7 +100,9 @@ def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
             must.add(node.number)
         must |= {arg.number for arg in _read_from_memory(node) if arg.op.name != "input"}
     _place_results(storage, outputs)
-    must |= {call.result.number for call in storage.products.values() if call.result is not call.node}
+    for call in storage.products.values():
+        if call.slot is None:
+            storage.stored[call.result.number] = call.result
     uses: dict[int, Use] = {}
     bases: set[int] = set()
     for node in reversed(graph.nodes):
@@ -109,16 +112,13 @@ def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
     for node in graph.nodes:
         if node.op.name == "input" or node.number in storage.hidden:
             continue
-        if is_product(node):
+        if is_product(node) or node.number in storage.stored:
             continue
         always = is_reduction(node) or node.op.name == "scatter_add" or node.number in must
         if always or _worth_storing(storage, node, uses):
             storage.stored[node.number] = node
         else:
             uses[node.number] = _use(storage, node, uses)
-    for call in storage.products.values():
-        if call.slot is None:
-            storage.stored[call.result.number] = call.result
     return storage
 
 
@@ -248,11 +248,23 @@ def _addends(
 
 
 def _terms(storage: Storage, node: Node, outputs: set[int]) -> tuple[list[Node], set[int]]:
-    """The terms of a sum of values that are used nowhere else, and the numbers of the additions."""
-    if node.op.name == "add" and node.number not in outputs and len(storage.users[node.number]) == 1:
+    """The terms of a sum of values that are used nowhere else, and the numbers of the additions. A scatter-add is the
+    sum
+    of its base and what it scatters."""
+    if node.number in outputs or len(storage.users[node.number]) != 1:
+        return [node], set()
+    if node.op.name == "add":
         left, right = (_terms(storage, arg, outputs) for arg in node.args)
         return left[0] + right[0], left[1] | right[1] | {node.number}
+    if node.op.name == "scatter_add" and not _is_zero(node.args[0]):
+        base = _terms(storage, node.args[0], outputs)
+        return [*base[0], node], base[1]
     return [node], set()
+
+
+def _is_zero(node: Node) -> bool:
+    constant = node.args[0] if node.op.name == "broadcast" else node
+    return constant.op.name == "constant" and constant.attrs["value"] == 0
 
 
 def _accumulating(storage: Storage, node: Node, slot: Node) -> ProductCall | ScatterCall | None:
@@ -260,8 +272,7 @@ def _accumulating(storage: Storage, node: Node, slot: Node) -> ProductCall | Sca
     if len(storage.users[node.number]) != 1:
         return None
     if node.op.name == "scatter_add":
-        zero = node.args[0].op.name == "broadcast" and node.args[0].args[0].attrs.get("value") == 0
-        return ScatterCall(node, slot) if zero or node.args[0] is slot or _leads_to(node.args[0], slot) else None
+        return ScatterCall(node, slot)
     contraction, result = node, node
     if node.op.name == "transpose":
         contraction = node.args[0]
@@ -272,18 +283,6 @@ def _accumulating(storage: Storage, node: Node, slot: Node) -> ProductCall | Sca
     left, right = (View(arg, contiguous(arg.shape), 0) for arg in contraction.args)
     shape = product_of(contraction, left, right, _result_view(contraction, result))
     return None if shape is None else ProductCall(contraction, shape, left, right, result, slot)
-
-
-def _leads_to(node: Node, slot: Node) -> bool:
-    """Whether a scatter's base is an inner node of the same update: a sum or scatter over the slot."""
-    while node is not slot:
-        if node.op.name == "scatter_add":
-            node = node.args[0]
-        elif node.op.name == "add":
-            return any(_leads_to(arg, slot) for arg in node.args)
-        else:
-            return False
-    return True
 
 
 # Storing and recomputing --------------------------------------------------------------------------------------------
@@ -297,15 +296,18 @@ def _read_from_memory(node: Node) -> tuple[Node, ...]:
 
 
 def _use(storage: Storage, node: Node, uses: dict[int, Use]) -> Use:
-    large: frozenset[int] = frozenset()
+    reads: dict[int, int] = {}
     cost, depth = COSTS.get(node.op.name, 1), 1
     for arg in node.args:
         if storage.readable(arg):
-            if 2 * arg.type.size >= node.type.size and arg.type.size > 1:
-                large |= {arg.number}
+            # A gather reads as many elements as it gives, whatever the size of its table.
+            gathered = node.op.name == "take" and arg is node.args[0]
+            reads[arg.number] = max(reads.get(arg.number, 0), node.type.size if gathered else arg.type.size)
         elif arg.number in uses:
             inner = uses[arg.number]
-            large, cost, depth = large | inner.large, cost + inner.cost, max(depth, inner.depth + 1)
+            reads |= inner.large
+            cost, depth = cost + inner.cost, max(depth, inner.depth + 1)
+    large = {number: size for number, size in reads.items() if size > 1 and 2 * size >= node.type.size}
     return Use(large, min(cost, 10**6), depth)
 
 

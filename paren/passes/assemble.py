@@ -1,0 +1,135 @@
+"""The graphs that a run calls, made from those that the program declares: accumulate, norm, update, evaluate, diagnose.
+
+One step runs `accumulate` for every microbatch, then `norm`, then, if the step counts, the updates. Losses and gradients
+are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch is split
+into microbatches cannot change the result by more than rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paren.ir.graph import Builder, Graph, Node
+from paren.ir.program import Program, UpdateGroup
+from paren.ir.rebuild import rebuild
+from paren.ir.types import DType, TensorType
+from paren.passes.gradient import differentiate
+from paren.text.errors import InternalError
+from paren.text.source import Span
+
+LOSS, WEIGHT, NORM_SQUARED, SCALE = "$loss", "$weight", "$norm-squared", "$scale"
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """`graph` adds to the state `gradient:NAME` of each trained parameter; outputs `$loss` and `$weight` are sums."""
+
+    graph: Graph
+    trained: tuple[str, ...]
+
+
+def gradient_slot(parameter: str) -> str:
+    """The name of a parameter's gradient as a state input."""
+    return f"gradient:{parameter}"
+
+
+def accumulation(program: Program) -> Accumulation:
+    """The graph of one microbatch: forward, backward, gradients added to what they hold."""
+    builder = Builder("accumulate")
+    made = rebuild(program.loss, builder)
+    loss, weight = (made[program.loss.outputs[name]] for name in ("loss", "weight"))
+    total, total_weight = _weighted_sums(builder, loss, weight)
+    trained = tuple(slot.name for slot in program.parameters if slot.group >= 0)
+    parameters = {str(node.attrs["name"]): node for node in builder.inputs if node.attrs["role"] == "state"}
+    used = [name for name in trained if name in parameters]
+    gradients = differentiate(builder, total, [parameters[name] for name in used])
+    outputs: dict[str, Node] = {LOSS: total, WEIGHT: total_weight}
+    for name, gradient in zip(used, gradients, strict=True):
+        slot = builder.input(gradient_slot(name), gradient.type, "state", parameters[name].span)
+        outputs[gradient_slot(name)] = builder.emit("add", (slot, gradient), {}, gradient.span)
+    return Accumulation(builder.graph(outputs), trained)
+
+
+def norm_graph(size: int, span: Span) -> Graph:
+    """The sum of squares of all gradients, one vector `gradients` of `size` elements."""
+    builder = Builder("norm")
+    gradients = builder.input("gradients", TensorType(DType.FLOAT32, (size,)), "state", span)
+    squares = builder.emit("mul", (gradients, gradients), {}, span)
+    return builder.graph({NORM_SQUARED: builder.emit("sum", (squares,), {"axes": (0,)}, span)})
+
+
+def update_graph(group: UpdateGroup, key: str, average: float | None) -> Graph:
+    """An update rule on `gradient` x `$scale`; `gradient` is a state that it reads. `key` picks one of the group's graphs.
+
+    With `average` d, the state `average` becomes d x average + (1 - d) x the new parameter.
+    """
+    source = group.graphs[key]
+    builder = Builder("update")
+    gradient_input = next(node for node in source.inputs if node.attrs["name"] == "gradient")
+    span = gradient_input.span
+    scale = builder.input(SCALE, TensorType(DType.FLOAT32, ()), "scalar", span)
+    gradient = builder.input("gradient", gradient_input.type, "state", span)
+    made = rebuild(source, builder, {"gradient": builder.apply("mul", gradient, scale, span=span)})
+    outputs = {name: made[node] for name, node in source.outputs.items()}
+    if average is not None:
+        parameter = outputs["parameter"]
+        old = builder.input("average", parameter.type, "state", span)
+        kept = builder.apply("mul", old, average, span=span)
+        new = builder.apply("mul", parameter, 1.0 - average, span=span)
+        outputs["average"] = builder.emit("add", (kept, new), {}, span)
+    return builder.graph(outputs)
+
+
+def evaluation(program: Program) -> Graph:
+    """Weighted sums of one evaluation microbatch: `sum:NAME` and `weight:NAME` for the loss and each metric."""
+    builder = Builder("evaluate")
+    made = rebuild(program.evaluate, builder)
+    found = {name: made[node] for name, node in program.evaluate.outputs.items()}
+    outputs: dict[str, Node] = {}
+    names = [("loss", "loss", "weight")]
+    names += [(name, f"metric:{name}", f"weight:{name}") for name in program.metrics]
+    for name, value, weight in names:
+        total, total_weight = _weighted_sums(builder, found[value], found[weight])
+        outputs[f"sum:{name}"], outputs[f"weight:{name}"] = total, total_weight
+    return builder.graph(outputs)
+
+
+def diagnosis(program: Program, name: str) -> Graph:
+    """A diagnostic reduced over one microbatch: outputs `value` and `weight`. Elements of weight 0 do not count."""
+    diagnostic, source = program.diagnostics[name]
+    builder = Builder("diagnose")
+    made = rebuild(source, builder)
+    value, weight = made[source.outputs["value"]], made[source.outputs["weight"]]
+    value = _to_float(builder, value)
+    total, total_weight = _weighted_sums(builder, value, weight)
+    axes = {"axes": tuple(range(value.type.rank))}
+    if diagnostic.reduce in ("max", "min"):
+        empty = float("-inf") if diagnostic.reduce == "max" else float("inf")
+        counted = builder.apply("ne", weight, 0.0)
+        kept = builder.emit("where", (counted, value, _filled(builder, empty, value)), {}, value.span)
+        result = builder.emit(diagnostic.reduce, (kept,), axes, value.span)
+    elif diagnostic.reduce in ("sum", "mean"):
+        result = total
+    else:
+        raise InternalError("assemble", f"diagnostic {name} has the unknown reducer {diagnostic.reduce}")
+    return builder.graph({"value": result, "weight": total_weight})
+
+
+def _weighted_sums(builder: Builder, value: Node, weight: Node) -> tuple[Node, Node]:
+    """The sum of value x weight, and of weight. Where the weight is 0 the value does not count, be it not finite."""
+    value = _to_float(builder, value)
+    axes = {"axes": tuple(range(value.type.rank))}
+    counted = builder.apply("ne", weight, 0.0)
+    product = builder.emit("mul", (value, weight), {}, value.span)
+    kept = builder.emit("where", (counted, product, _filled(builder, 0.0, product)), {}, value.span)
+    return builder.emit("sum", (kept,), axes, value.span), builder.emit("sum", (weight,), axes, weight.span)
+
+
+def _to_float(builder: Builder, value: Node) -> Node:
+    if value.dtype is DType.FLOAT32:
+        return value
+    return builder.emit("cast", (value,), {"dtype": DType.FLOAT32}, value.span)
+
+
+def _filled(builder: Builder, value: float, like: Node) -> Node:
+    return builder.broadcast(builder.constant(value, like.dtype, like.span), like.shape)

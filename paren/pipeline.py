@@ -1,0 +1,44 @@
+"""The page that lists the stages from a graph to a plan. Nothing else runs them.
+
+| stage | from -> to | verified by |
+|---|---|---|
+| simplify | graph -> graph: algebra, common subexpressions, dead nodes | `ir.verify` |
+| contractions | graph -> graph: operands in an order that products take | `ir.verify` |
+| fused | graph -> groups of nodes that share a kernel, with reasons | |
+| lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
+| place | buffers -> lifetimes and offsets | `plan.check`, which does not look at lifetimes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paren.ir.graph import Graph
+from paren.ir.verify import verify
+from paren.passes.simplify import simplify
+from paren.plan.check import check_plan
+from paren.plan.contractions import normalise_contractions
+from paren.plan.lower import lower
+from paren.plan.memory import kernels_of, place
+from paren.plan.plan import Plan
+from paren.plan.verify_kernel import verify_kernel
+
+
+def prepare(graph: Graph) -> Graph:
+    """The graph as the planner takes it: simplified, contractions normalised, verified after each stage."""
+    verify(graph, "assemble")
+    simple = simplify(graph)
+    verify(simple, "simplify")
+    normal = normalise_contractions(simple)
+    verify(normal, "contractions")
+    return normal
+
+
+def plan_graph(graph: Graph, written_slots: Collection[str] = ()) -> Plan:
+    """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
+    plan = lower(prepare(graph))
+    for kernel in kernels_of(plan).values():
+        verify_kernel(kernel)
+    placed = place(plan, written_slots)
+    check_plan(placed)
+    return placed
