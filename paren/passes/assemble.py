@@ -1,6 +1,7 @@
 """The graphs that a run calls, made from those that the program declares: accumulate, norm, update, evaluate, diagnose.
 
-One step runs `accumulate` for every microbatch, then `norm`, then, if the step counts, the updates. Losses and gradients
+One step runs `accumulate` for every microbatch, then `norm`, then, if the step counts, the updates. Losses and
+gradients
 are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch is split
 into microbatches cannot change the result by more than rounding.
 """
@@ -59,7 +60,8 @@ def norm_graph(size: int, span: Span) -> Graph:
 
 
 def update_graph(group: UpdateGroup, key: str, average: float | None) -> Graph:
-    """An update rule on `gradient` x `$scale`; `gradient` is a state that it reads. `key` picks one of the group's graphs.
+    """An update rule on `gradient` x `$scale`; `gradient` is a state that it reads. `key` picks one of the group's
+    graphs.
 
     With `average` d, the state `average` becomes d x average + (1 - d) x the new parameter.
     """
@@ -133,3 +135,24 @@ def _to_float(builder: Builder, value: Node) -> Node:
 
 def _filled(builder: Builder, value: float, like: Node) -> Node:
     return builder.broadcast(builder.constant(value, like.dtype, like.span), like.shape)
+
+
+def resize_flat(graph: Graph, size: int) -> Graph:
+    """The graph of a flat update for vectors of another size: all its vectors have one size, the rest are scalars."""
+    builder = Builder(graph.name)
+    made: dict[Node, Node] = {}
+    for node in (*graph.inputs, *graph.nodes):
+        if node in made:
+            continue
+        attrs = dict(node.attrs)
+        if node.op.name == "input":
+            shape = (size,) if node.shape else ()
+            name, role = str(attrs["name"]), str(attrs["role"])
+            made[node] = builder.input(name, TensorType(node.dtype, shape), role, node.span)
+            continue
+        if node.op.name not in ("broadcast", "constant") and node.op.kind != "elementwise":
+            raise InternalError("assemble", f"{node!r} at {node.span} stands in a flat update")
+        if "shape" in attrs:
+            attrs["shape"] = (size,)
+        made[node] = builder.emit(node.op.name, [made[arg] for arg in node.args], attrs, node.span)
+    return builder.graph({name: made[node] for name, node in graph.outputs.items()})

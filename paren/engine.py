@@ -1,0 +1,303 @@
+"""The compiled experiment: state in flat vectors, one executable per graph, and what the training loop asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from paren.data.loader import Microbatch
+from paren.ir.op import Array
+from paren.ir.program import Program, Slot
+from paren.passes.assemble import (
+    LOSS,
+    NORM_SQUARED,
+    SCALE,
+    WEIGHT,
+    accumulation,
+    diagnosis,
+    evaluation,
+    gradient_slot,
+    norm_graph,
+    resize_flat,
+    update_graph,
+)
+from paren.pipeline import plan_graph
+from paren.plan.plan import Plan
+from paren.runtime.device import Device
+from paren.runtime.executor import Executable
+from paren.text.source import Span
+
+ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in the flat vectors: offset and size in elements. Trained parameters come first, in the
+    order of their groups; a gap after each keeps the next on 64 bytes. `groups`: number -> (begin, end)."""
+
+    offsets: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    groups: Mapping[int, tuple[int, int]]
+    trained: int
+    total: int
+
+    def view(self, vector: Array, name: str, begin: int = 0) -> Array:
+        """The parameter's part of a vector that starts at element `begin` of the layout, in its shape."""
+        shape = self.shapes[name]
+        offset = self.offsets[name] - begin
+        return vector[offset : offset + prod(shape)].reshape(shape)
+
+
+def lay_out(program: Program) -> Layout:
+    """The layout of a program's parameters."""
+    slots = {slot.name: slot for slot in program.parameters}
+    offsets: dict[str, int] = {}
+    groups: dict[int, tuple[int, int]] = {}
+    end = 0
+
+    def add(slot: Slot) -> None:
+        nonlocal end
+        offsets[slot.name] = end
+        end += -(-slot.type.size // ALIGNED) * ALIGNED
+
+    for group in program.updates:
+        begin = end
+        for name in group.parameters:
+            add(slots[name])
+        groups[group.number] = (begin, end)
+    trained = end
+    for slot in program.parameters:
+        if slot.name not in offsets:
+            add(slot)
+    return Layout(offsets, {name: slot.type.shape for name, slot in slots.items()}, groups, trained, end)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update."""
+
+    initialize: Plan
+    accumulate: Plan
+    norm: Plan
+    evaluate: Plan
+    updates: Mapping[tuple[int, str], Plan]
+    diagnostics: Mapping[str, Plan]
+
+    @property
+    def all(self) -> dict[str, Plan]:
+        """Every plan by the name that reports show."""
+        named = {
+            "initialize": self.initialize,
+            "accumulate": self.accumulate,
+            "norm": self.norm,
+            "evaluate": self.evaluate,
+        }
+        named |= {f"update {number} {key}".strip(): plan for (number, key), plan in self.updates.items()}
+        return named | {f"diagnose {name}": plan for name, plan in self.diagnostics.items()}
+
+
+def make_plans(program: Program) -> Plans:
+    """Plans everything; needs no device."""
+    layout = lay_out(program)
+    updates: dict[tuple[int, str], Plan] = {}
+    shared: dict[int, Plan] = {}
+    for group in program.updates:
+        for key, source in group.graphs.items():
+            graph = update_graph(group, key, program.run.average)
+            if group.flat:
+                begin, end = layout.groups[group.number]
+                graph = resize_flat(graph, end - begin)
+            if id(source) not in shared:
+                shared[id(source)] = plan_graph(graph)
+            updates[group.number, key] = shared[id(source)]
+    names = [slot.name for slot in program.parameters]
+    span = program.loss.outputs["loss"].span
+    return Plans(
+        plan_graph(program.initialize, names),
+        plan_graph(accumulation(program).graph),
+        plan_graph(norm_graph(layout.trained, span)) if layout.trained else plan_graph(norm_graph(1, span)),
+        plan_graph(evaluation(program)),
+        updates,
+        {name: plan_graph(diagnosis(program, name)) for name in program.diagnostics},
+    )
+
+
+@dataclass
+class _Update:
+    """One executable of an optimizer group and the state it works on."""
+
+    executable: Executable
+    state: dict[str, Array]
+
+
+class CompiledEngine:
+    """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
+
+    All arrays are float32 vectors on 64 bytes: parameters, gradients, moments of each group, averages; slots are views.
+    """
+
+    def __init__(self, program: Program, plans: Plans, device: Device) -> None:
+        self.program = program
+        self.device = device
+        self.plans = plans
+        self.layout = lay_out(program)
+        layout = self.layout
+        self._parameters = self._vector(layout.total)
+        self._gradients = self._vector(layout.trained)
+        self._averages = self._vector(layout.trained) if program.run.average is not None else None
+        self._moments = self._allocate_moments()
+        self._arena = device.allocate(max(64, *(plan.arena_bytes for plan in plans.all.values())))
+        self._seed = np.array(program.run.seed % 2**32, np.uint32)
+        self._accumulate = Executable(device, plans.accumulate)
+        self._norm = Executable(device, plans.norm)
+        self._evaluate = Executable(device, plans.evaluate)
+        self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
+        self._updates = self._bind_updates()
+        parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
+        self._forward_state = dict(parameters)
+        if self._averages is not None:
+            averages = {g.number: g.parameters for g in program.updates}
+            self._forward_state |= {n: layout.view(self._averages, n) for names in averages.values() for n in names}
+        trained = [name for group in program.updates for name in group.parameters]
+        self._training_state = parameters | {
+            gradient_slot(name): layout.view(self._gradients, name) for name in trained
+        }
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def _vector(self, size: int) -> Array:
+        vector = self.device.allocate(max(64, 4 * size))[: 4 * size].view(np.float32)
+        vector[...] = 0
+        return vector
+
+    def _allocate_moments(self) -> dict[tuple[int, str], Array]:
+        found = {}
+        for group in self.program.updates:
+            begin, end = self.layout.groups[group.number]
+            for moment in group.moments:
+                found[group.number, moment] = self._vector(end - begin)
+        return found
+
+    def _bind_updates(self) -> list[_Update]:
+        updates = []
+        executables: dict[int, Executable] = {}
+        for group in self.program.updates:
+            begin, end = self.layout.groups[group.number]
+            moments = {moment: self._moments[group.number, moment] for moment in group.moments}
+            for key in group.graphs:
+                plan = self.plans.updates[group.number, key]
+                vectors = {"parameter": self._parameters[begin:end], "gradient": self._gradients[begin:end]} | moments
+                if self._averages is not None:
+                    vectors["average"] = self._averages[begin:end]
+                if not group.flat:
+                    vectors = {name: self.layout.view(vector, key, begin) for name, vector in vectors.items()}
+                executable = Executable(self.device, plan) if group.flat else None
+                if executable is None:
+                    executable = executables.setdefault(id(plan), Executable(self.device, plan))
+                updates.append(_Update(executable, vectors))
+        return updates
+
+    @cached_property
+    def roles(self) -> Mapping[str, str]:
+        """Slot name -> parameter, moment or average."""
+        roles = {slot.name: "parameter" for slot in self.program.parameters}
+        for group in self.program.updates:
+            for name in group.parameters:
+                roles |= {f"{name}/{moment}": "moment" for moment in group.moments}
+                if self._averages is not None:
+                    roles[f"{name}/average"] = "average"
+        return roles
+
+    def slots(self) -> dict[str, Array]:
+        """Live views of all persistent state by slot name."""
+        layout = self.layout
+        slots = {name: layout.view(self._parameters, name) for name in layout.offsets}
+        for group in self.program.updates:
+            begin = layout.groups[group.number][0]
+            for name in group.parameters:
+                for moment in group.moments:
+                    slots[f"{name}/{moment}"] = layout.view(self._moments[group.number, moment], name, begin)
+                if self._averages is not None:
+                    slots[f"{name}/average"] = layout.view(self._averages, name)
+        return slots
+
+    def initialize(self, seed: int) -> None:
+        """First values: parameters from the program's initializers, moments 0, averages equal to the parameters."""
+        executable = Executable(self.device, self.plans.initialize)
+        parameters = {name: self.layout.view(self._parameters, name) for name in self.layout.offsets}
+        executable.run(parameters, {"$seed": np.array(seed % 2**32, np.uint32)}, self._arena)
+        for vector in self._moments.values():
+            vector[...] = 0
+        if self._averages is not None:
+            self._averages[...] = self._parameters[: self.layout.trained]
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def _inputs(self, microbatch: Microbatch, step: int) -> dict[str, Array]:
+        inputs: dict[str, Array] = dict(microbatch.fields)
+        inputs |= {"$rows": microbatch.rows, "$valid": microbatch.valid}
+        return inputs | {"$seed": self._seed, "$step": np.array(step, np.uint32)}
+
+    def clear_gradients(self) -> None:
+        """Sets the accumulated gradients to 0."""
+        self._gradients[...] = 0
+
+    def accumulate(self, microbatch: Microbatch, step: int) -> tuple[float, float]:
+        """Adds gradients of the weighted sum of losses; gives the sum and the weight."""
+        outputs = self._accumulate.run(self._training_state, self._inputs(microbatch, step), self._arena)
+        return float(outputs[LOSS]), float(outputs[WEIGHT])
+
+    def gradient_norm(self, weight: float) -> float:
+        """Euclidean norm of (accumulated gradients / weight); nan or inf if one is not finite."""
+        if not self.layout.trained:
+            return 0.0
+        outputs = self._norm.run({"gradients": self._gradients}, {}, self._arena)
+        squared = float(outputs[NORM_SQUARED])
+        return float(np.sqrt(np.float64(squared))) / weight
+
+    def update(self, scale: float, number: int) -> dict[str, float]:
+        """Applies every group's rule to gradients x scale; gives the rate of the first group."""
+        inputs: dict[str, Array] = {SCALE: np.array(scale, np.float32), "update": np.array(number, np.float32)}
+        report: dict[str, float] = {}
+        for update in self._updates:
+            outputs = update.executable.run(update.state, inputs, self._arena)
+            if "rate" in outputs and "rate" not in report:
+                report["rate"] = float(outputs["rate"])
+        return report
+
+    def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
+        """`loss` and each metric -> (weighted sum, weight), with dropout off and averages in place of parameters."""
+        outputs = self._evaluate.run(self._forward_state, self._inputs(microbatch, 0), self._arena)
+        names = ("loss", *self.program.metrics)
+        return {name: (float(outputs[f"sum:{name}"]), float(outputs[f"weight:{name}"])) for name in names}
+
+    def diagnose(self, name: str, microbatch: Microbatch, step: int) -> tuple[float, float]:
+        """(value, weight) of a diagnostic over the microbatch."""
+        outputs = self._diagnostics[name].run(self._training_state, self._inputs(microbatch, step), self._arena)
+        return float(outputs["value"]), float(outputs["weight"])
+
+    def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
+        """What first computed a value that is not finite in this microbatch, and its place in the program."""
+        inputs = self._inputs(microbatch, step)
+        found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena)
+        if found is None:
+            return None
+        return found.nodes[-1].rpartition(" ")[2], found.spans[-1]
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of each part of the plan, and their sum as `planned`."""
+        parts = {
+            "parameters": self._parameters.nbytes,
+            "gradients": self._gradients.nbytes,
+            "optimizer": sum(vector.nbytes for vector in self._moments.values()),
+            "averages": 0 if self._averages is None else self._averages.nbytes,
+            "live": self._arena.nbytes,
+        }
+        return parts | {"planned": sum(parts.values())}
+
+    def close(self) -> None:
+        """Nothing outlives the arrays."""
