@@ -146,3 +146,9 @@ register(
     "An option that the kind of data needs is missing, has no meaning beside another one, or is not in its range.",
     "Correct the options of the data form; the reference of data lists those of each kind.",
 )
+register(
+    "E-DATA-023",
+    "inputs that a model does not take",
+    "A restored model was called with other inputs than it declares: their number, their shape, or their lengths.",
+    "Give one array for each input, examples along the first axis, in the declared shape.",
+)

@@ -21,6 +21,12 @@ register(
     "Give a number from 1 to the cores of the machine, or none for all of them.",
 )
 register(
+    "E-MEM-001",
+    "the plan does not fit",
+    "The plan of the run needs more memory than is free, or than PAREN_MEMORY allows. Nothing was computed.",
+    "Raise :microbatches, lower :batch, or make the model smaller; the message names the parts.",
+)
+register(
     "E-MEM-002",
     "memory could not be allocated",
     "The system refused memory that the plan needs, although the plan fits what was available before.",

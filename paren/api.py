@@ -1,0 +1,278 @@
+"""The Python interface: load a file, look at it, run it, take the trained model."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+from paren.data.checks import check_data
+from paren.data.dataset import Dataset
+from paren.data.open import open_data
+from paren.data.splits import TRAIN, VALIDATION
+from paren.engine import CompiledEngine, Plans, make_plans
+from paren.environment import read_environment
+from paren.inspect.explain import Explanation, explain
+from paren.inspect.stages import SHOWN
+from paren.ir.op import Array
+from paren.ir.program import Program, Value
+from paren.ir.show import show_graph
+from paren.lang.elaborate import elaborate
+from paren.lang.value import show
+from paren.restored import TOKENIZER, RestoredModel, read_model, sample_text
+from paren.runtime.device import Device, open_device
+from paren.runtime.memory import available_memory
+from paren.text.errors import Note, ParenError, did_you_mean
+from paren.train import experiment as training
+from paren.train.experiment import RunOptions, SplitData
+from paren.train.progress import ProgressView, Silent
+from paren.train.read_run import read_metrics
+from paren.train.run import Start
+from paren.train.signals import StopSignals
+from paren.train.size import show_bytes
+from paren.train.state import Json
+
+Settings = Mapping[str, object] | Sequence[str]
+
+
+def load(path: str | Path, variant: str | None = None, set: Settings = ()) -> Experiment:
+    """The experiment that a file declares. Raises `ParenError` (all mistakes of the file at once).
+
+    `variant` names a `defvariant`. `set` overrides settings: `{"rate": 1e-3}`, or texts `"rate=1e-3"` as on the
+    command line.
+    """
+    overrides = [f"{name}={_text(value)}" for name, value in set.items()] if isinstance(set, Mapping) else list(set)
+    return Experiment(elaborate(path, variant=variant, overrides=overrides))
+
+
+def _text(value: object) -> str:
+    """A Python value in the language's syntax."""
+    if isinstance(value, list | tuple):
+        return f"[{' '.join(_text(item) for item in value)}]"
+    if isinstance(value, bool | int | float | str):
+        return show(value)
+    raise TypeError(f"a setting is a number, a boolean, a string or a list of those, not {type(value).__name__}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended. `ended`: complete, steps, signal or done; `step`: steps done in total."""
+
+    out: Path
+    ended: str
+    exit_code: int
+    step: int
+
+    def metrics(self) -> dict[str, Array]:
+        """The run's metrics as columns, NaN where a line has none."""
+        return dict(read_metrics(self.out))
+
+    def restore(self, device: str = "cpu", *, best: bool = False) -> RestoredModel:
+        """The trained model."""
+        return restore(self.out, device, best=best)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A loaded file. Loading and looking compute nothing and read no data."""
+
+    program: Program
+
+    @cached_property
+    def plans(self) -> Plans:
+        """The plans of all graphs of a run."""
+        return make_plans(self.program)
+
+    def check(self) -> dict[str, object]:
+        """What the file amounts to: settings, data, parameters, rows of a microbatch, notes."""
+        program = self.program
+        return {
+            "variant": program.variant,
+            "settings": {setting.name: setting.value for setting in program.settings},
+            "data": {field.name: str(field.type) for field in program.data.fields},
+            "parameters": {slot.name: str(slot.type) for slot in program.parameters},
+            "parameter count": sum(slot.type.size for slot in program.parameters),
+            "batch": program.run.batch,
+            "microbatches": program.run.microbatches,
+            "rows": program.rows,
+            "steps": program.run.steps,
+            "epochs": program.run.epochs,
+            "notes": list(program.notes),
+        }
+
+    def show(self, stage: str) -> str:
+        """The text of a stage: forms, program, graph, fused, plan or code."""
+        if stage not in SHOWN:
+            raise ParenError(
+                "E-RUN-022", f"no stage {stage}{did_you_mean(stage, SHOWN)}", fix=f"use one of {', '.join(SHOWN)}"
+            )
+        return SHOWN[stage](self.program)
+
+    def explain(self) -> Explanation:
+        """The lowering report."""
+        return explain(self.program, self.plans)
+
+    def digest(self, data: Dataset) -> str:
+        """What identifies the experiment: its graphs, its run settings and its data, not its text or place."""
+        program = self.program
+        content = hashlib.sha256()
+        graphs = [program.initialize, program.loss, program.evaluate]
+        graphs += [graph for group in program.updates for graph in group.graphs.values()]
+        graphs += [graph for _, graph in program.diagnostics.values()]
+        for graph in graphs:
+            content.update(show_graph(graph, spans=False).encode())
+        run = asdict(program.run)
+        del run["spans"]
+        for name in ("keep_best", "stop_early"):
+            if run[name] is not None:
+                del run[name]["span"]
+        groups = [(group.number, group.parameters, group.moments) for group in program.updates]
+        content.update(repr((sorted(run.items()), groups, program.metrics, data.identity)).encode())
+        return content.hexdigest()
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        device: str | None = None,
+        steps: int | None = None,
+        resume: str | None = None,
+        overwrite: bool = False,
+        checkpoints: str | Path | None = None,
+        threads: int | None = None,
+        tensorboard: bool = False,
+        data_root: str | Path | None = None,
+        allow_new_layout: bool = False,
+        progress: ProgressView | None = None,
+    ) -> Run:
+        """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
+
+        Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total.
+        """
+        view = progress if progress is not None else Silent()
+        environment = read_environment()
+        with StopSignals() as signals:
+            try:
+                opened = open_device(device or environment.device, threads, environment.cache / "kernels")
+                if getattr(opened, "reason", ""):
+                    view.notice(f"device {opened.name}: {opened.reason}")
+                for note in (*self.program.notes, *opened.notes):
+                    view.notice(note)
+                start = self._start(
+                    opened,
+                    self._open_data(data_root, view),
+                    RunOptions(
+                        Path(out) if out is not None else default_out(self.program),
+                        steps,
+                        resume,
+                        overwrite,
+                        allow_new_layout,
+                        Path(checkpoints) if checkpoints is not None else None,
+                        tensorboard,
+                        _identity(opened),
+                        _versions(),
+                    ),
+                    view,
+                    signals,
+                )
+                outcome = start.run()
+            finally:
+                view.end()
+        return Run(outcome.out, outcome.ended, outcome.exit_code, outcome.step)
+
+    def _open_data(self, data_root: str | Path | None, view: ProgressView) -> Dataset:
+        environment = read_environment()
+        root = data_root or environment.data or Path(self.program.path).parent
+        cache = environment.cache / "data"
+        form, run = self.program.data, self.program.run
+        data = open_data(form, root=Path(root), cache=cache, seed=run.seed, announce=view.notice)
+        for note in data.notes:
+            view.notice(note)
+        check_data(data, self.program.bounds, run, cache=cache)
+        return data
+
+    def _start(
+        self, device: Device, data: Dataset, options: RunOptions, view: ProgressView, signals: StopSignals
+    ) -> Start:
+        program = self.program
+        count = program.data.options.get("evaluation-count")
+        splits = SplitData(
+            program.run,
+            program.rows,
+            data.splits[TRAIN],
+            data.splits.get(VALIDATION),
+            count if isinstance(count, int) else None,
+        )
+
+        def make_engine() -> CompiledEngine:
+            if data.tokenizer is not None:
+                data.tokenizer.save(options.out / TOKENIZER)
+            engine_plans = self.plans
+            _refuse_if_too_large(self.explain())
+            return CompiledEngine(program, engine_plans, device)
+
+        experiment = training.Experiment.of(program, self.digest(data))
+        return Start(experiment, options, splits, make_engine, view, signals)
+
+
+def _refuse_if_too_large(explanation: Explanation) -> None:
+    """Raises E-MEM-001 if the plan does not fit the free memory, or PAREN_MEMORY."""
+    memory = explanation.data["memory"]
+    assert isinstance(memory, dict)
+    planned = memory["planned"]
+    assert isinstance(planned, int)
+    available = available_memory()
+    limit = read_environment().memory or available.bytes
+    if planned <= limit:
+        return
+    parts = ", ".join(f"{name} {show_bytes(v)}" for name, v in memory.items() if isinstance(v, int) and v)
+    peak = memory["peak"]
+    assert isinstance(peak, dict)
+    raise ParenError(
+        "E-MEM-001",
+        f"the run needs {show_bytes(planned)}, and {show_bytes(limit)} are free",
+        notes=[Note(parts), Note(f"most is alive in the graph {peak['graph']} at {peak['place']}")],
+        fix="use more microbatches, a smaller batch, or a smaller model",
+    )
+
+
+def default_out(program: Program) -> Path:
+    """`outputs/<file stem>[-<variant>]`."""
+    variant = f"-{program.variant}" if program.variant else ""
+    return Path("outputs") / f"{Path(program.path).stem}{variant}"
+
+
+def _identity(device: Device) -> dict[str, Json]:
+    """What decides about bits besides the experiment: device, instruction set, threads (they decide about products)."""
+    identity: dict[str, Json] = {"device": device.name, "ranks": 1}
+    compiler = getattr(device, "compiler", None)
+    if compiler is not None:
+        identity |= {"target": compiler.target, "threads": device.threads}
+    return identity
+
+
+def _versions() -> dict[str, str]:
+    packages = ("paren", "torch", "numpy", "llvmlite")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}
+
+
+def restore(
+    out: str | Path, device: str = "cpu", *, best: bool = False, checkpoints: str | Path | None = None
+) -> RestoredModel:
+    """The trained model of a run, from its newest checkpoint or, with `best`, its best evaluation. All hashes are
+    verified."""
+    opened = open_device(device, None, read_environment().cache / "kernels")
+    return read_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
+
+
+def sample(
+    out: str | Path, prompt: str = "", length: int = 200, temperature: float = 1.0, seed: int = 0
+) -> Iterator[str]:
+    """Text from the language model of a run, piece by piece."""
+    return sample_text(restore(out), prompt, length, temperature, seed)
+
+
+__all__ = ["Experiment", "Run", "Settings", "Value", "load", "restore", "sample"]

@@ -1,0 +1,125 @@
+"""`paren show STAGE FILE`: the text of every stage that a file goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from paren.codegen.llvm import emit_kernel
+from paren.ir.graph import Graph
+from paren.ir.program import Program
+from paren.ir.show import show_graph
+from paren.passes.assemble import accumulation, evaluation, update_graph
+from paren.pipeline import plan_graph, prepare
+from paren.plan.fuse import fuse
+from paren.plan.kernel import Kernel
+from paren.plan.memory import kernels_of
+from paren.plan.plan import Buffer, Copy, Launch, Plan, Product, Step
+from paren.text.reader import read, show_form
+from paren.text.source import Source
+
+
+def show_forms(program: Program) -> str:
+    """The forms of the file and its imports, as read."""
+    parts = []
+    for path, text in program.sources.items():
+        forms = read(Source(path, text))
+        parts.append("\n".join([f"; {path}", *(show_form(form) for form in forms)]))
+    return "\n\n".join(parts)
+
+
+def show_program(program: Program) -> str:
+    """What the file declares: settings, data, parameters, optimizer groups, and the graphs as evaluated."""
+    lines = [f"program {program.path}" + (f" variant {program.variant}" if program.variant else "")]
+    lines += [f"  setting {setting.name} = {setting.value!r}  ; {setting.span}" for setting in program.settings]
+    lines.append(f"  data {program.data.name} {program.data.kind}  ; {program.data.span}")
+    lines += [f"    field {field.name} {field.type}" for field in program.data.fields]
+    lines += [f"  parameter {s.name} {s.type} group {s.group}  ; {s.span}" for s in program.parameters]
+    for group in program.updates:
+        kind = "one vector" if group.flat else "by parameter"
+        lines.append(f"  update {group.number}: {len(group.parameters)} parameters, {kind}, moments {group.moments}")
+    lines.append("")
+    lines += [show_graph(graph) + "\n" for graph in (program.initialize, program.loss, program.evaluate)]
+    return "\n".join(lines)
+
+
+def _step_graphs(program: Program) -> Iterator[Graph]:
+    yield accumulation(program).graph
+    for group in program.updates:
+        for key in dict.fromkeys(group.graphs):
+            yield update_graph(group, key, program.run.average)
+            if not group.flat:
+                break
+    yield evaluation(program)
+
+
+def show_step_graphs(program: Program) -> str:
+    """The simplified graphs of a step: accumulate, one update of each group, evaluate."""
+    return "\n".join(show_graph(prepare(graph)) for graph in _step_graphs(program))
+
+
+def show_fused(program: Program) -> str:
+    """Which nodes share a kernel, what is stored, and which pairs were not fused, with the reason."""
+    lines = []
+    for graph in _step_graphs(program):
+        fusion = fuse(prepare(graph))
+        lines.append(f"graph {graph.name}: {len(fusion.groups)} steps")
+        for group in fusion.groups:
+            members = ", ".join(
+                f"%{m.number} {m.op.name}{'' if m.number in fusion.kept else ' (not stored)'}" for m in group.members
+            )
+            lines.append(f"  {group.kind:8} rows {list(group.rows)}: {members}  ; {group.members[-1].span}")
+        for refusal in fusion.refusals:
+            lines.append(f"  not fused: {refusal.producer} with {refusal.consumer}: {refusal.reason}  ; {refusal.span}")
+    return "\n".join(lines)
+
+
+def show_plan(program: Program) -> str:
+    """The steps of each plan with their buffers, and where the buffers lie."""
+    return "\n".join(line for graph in _step_graphs(program) for line in _plan_lines(plan_graph(graph)))
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    yield f"plan {plan.name}: {len(plan.steps)} steps, arena {plan.arena_bytes} bytes"
+    for number, step in enumerate(plan.steps):
+        yield f"  {number:4} {_step_text(step, buffers)}  ; {step.spans[0]}"
+    for buffer in plan.buffers:
+        yield f"  {_buffer_text(buffer)} {buffer.type} steps {buffer.first} to {buffer.last}  ; {buffer.span}"
+    for name, id_ in plan.outputs.items():
+        yield f"  output {name} = {_buffer_text(buffers[id_])}"
+
+
+def _buffer_text(buffer: Buffer) -> str:
+    place = f"@{buffer.offset}" if buffer.place.value == "arena" else f"{buffer.place.value} {buffer.name}"
+    return f"b{buffer.id} {place}"
+
+
+def _step_text(step: Step, buffers: Mapping[int, Buffer]) -> str:
+    match step:
+        case Launch(kernel=kernel, buffers=used):
+            names = " ".join(f"b{id_}" for id_ in used)
+            return f"kernel {kernel.name} {kernel.digest[:8]} axes {list(kernel.axes)} rows {kernel.rows} ({names})"
+        case Product(m=m, n=n, k=k, batch=batch, accumulate=accumulate, a=a, b=b, c=c):
+            sign = "+=" if accumulate else "="
+            shape = f"{m}x{k}x{n}" + (f" for {list(batch)}" if batch else "")
+            return f"product {shape}: b{c.buffer} {sign} b{a.buffer} b{b.buffer}"
+        case Copy(source=source, target=target):
+            return f"copy b{source} to b{target}: {buffers[source].type}"
+
+
+def show_code(program: Program) -> str:
+    """The LLVM text of every distinct kernel."""
+    kernels: dict[str, Kernel] = {}
+    for graph in _step_graphs(program):
+        kernels |= kernels_of(plan_graph(graph))
+    return "\n".join(f"; {kernel.name}\n{emit_kernel(kernel, kernel.name)}" for kernel in kernels.values())
+
+
+SHOWN: Mapping[str, Callable[[Program], str]] = {
+    "forms": show_forms,
+    "program": show_program,
+    "graph": show_step_graphs,
+    "fused": show_fused,
+    "plan": show_plan,
+    "code": show_code,
+}

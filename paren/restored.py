@@ -1,0 +1,203 @@
+"""A trained model taken out of a run: called on arrays, saved as weights, asked for text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from paren.data.tokenizer import Tokenizer, load_tokenizer
+from paren.ir.op import Array
+from paren.ir.program import Model, Program, Value
+from paren.lang.elaborate import elaborate
+from paren.lang.value import show
+from paren.pipeline import plan_graph
+from paren.runtime.device import Device
+from paren.runtime.executor import Executable
+from paren.runtime.memory import Bytes
+from paren.text.errors import ParenError
+from paren.train.read_run import read_metrics, read_weights
+from paren.train.run_directory import read_run_file
+
+TOKENIZER = "tokenizer.json"
+AnyArray = TypeVar("AnyArray")
+
+
+@dataclass
+class RestoredModel:
+    """A model with its trained parameters, on a device.
+
+    Calling it takes one array for each input of the model, with the examples in front (`tokens[n, seq]`), NumPy or
+    torch; the result is of the same kind. Dropout is off. Any number of examples is taken: a plan is made for each
+    number that occurs.
+    """
+
+    out: Path
+    program: Program
+    step: int
+    device: Device
+    weights: Mapping[str, Array]
+    _executables: dict[int, tuple[Executable, Bytes]] = field(default_factory=dict, repr=False)
+
+    @property
+    def model(self) -> Model:
+        """The declared model: the only one, or the first."""
+        return self.program.models[0]
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The values of the file's settings in the run."""
+        return {setting.name: setting.value for setting in self.program.settings}
+
+    def metrics(self) -> dict[str, Array]:
+        """The run's metrics as columns, NaN where a line has none."""
+        return dict(read_metrics(self.out))
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of the parameters by name."""
+        return {name: np.array(value) for name, value in self.weights.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Writes the parameters as a safetensors file."""
+        save_file(self.parameters(), str(path))
+
+    def __call__(self, *inputs: AnyArray) -> AnyArray:
+        """The model's result for a batch. Raises E-DATA-023 for inputs that do not fit the declared ones."""
+        arrays = [array if isinstance(array, np.ndarray) else _from_torch(array) for array in inputs]
+        result = self._run([self._checked(i, array) for i, array in enumerate(arrays)])
+        if all(isinstance(array, np.ndarray) for array in inputs):
+            return result  # type: ignore[return-value]
+        import torch  # only for who has tensors of it
+
+        return torch.from_numpy(result)  # type: ignore[return-value]
+
+    def _checked(self, position: int, array: Array) -> Array:
+        fields = self.model.inputs
+        if position >= len(fields):
+            raise ParenError("E-DATA-023", f"model {self.model.name} takes {len(fields)} inputs, got more")
+        wanted = fields[position]
+        if array.ndim != 1 + wanted.type.rank or array.shape[1:] != wanted.type.shape or len(array) < 1:
+            shape = " ".join(map(str, wanted.type.shape))
+            raise ParenError(
+                "E-DATA-023",
+                f"input {wanted.name} has shape {list(array.shape)}, the model takes [n{' ' if shape else ''}{shape}]",
+                wanted.span,
+                fix="give a batch: one or more examples along the first axis",
+            )
+        return np.ascontiguousarray(array, wanted.type.dtype.numpy)
+
+    def _run(self, arrays: list[Array]) -> Array:
+        fields = self.model.inputs
+        if len(arrays) != len(fields) or len({len(array) for array in arrays}) != 1:
+            lengths = ", ".join(str(len(array)) for array in arrays)
+            names = ", ".join(field.name for field in fields)
+            raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
+        rows = len(arrays[0])
+        if rows not in self._executables:
+            plan = plan_graph(self.model.forward(rows))
+            self._executables[rows] = (
+                Executable(self.device, plan),
+                self.device.allocate(max(64, plan.arena_bytes)),
+            )
+        executable, arena = self._executables[rows]
+        given: dict[str, Array] = {field.name: array for field, array in zip(fields, arrays, strict=True)}
+        given |= {"$rows": np.arange(rows, dtype=np.uint32), "$valid": np.ones(rows, np.float32)}
+        given |= {"$seed": np.zeros((), np.uint32), "$step": np.zeros((), np.uint32)}
+        return np.array(executable.run(self.weights, given, arena)["result"])
+
+
+def _from_torch(tensor: object) -> Array:
+    numpy: Callable[[], Array] | None = getattr(getattr(tensor, "detach", lambda: tensor)(), "numpy", None)
+    if numpy is None:
+        return np.asarray(tensor)
+    return numpy()
+
+
+def read_program(out: Path) -> Program:
+    """The program of a run, from the texts and settings kept in its folder. Raises E-RUN-014 if there is no run."""
+    stored = read_run_file(out)
+    if stored is None:
+        raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
+    texts: dict[str, bytes] = {path: entry["text"].encode() for path, entry in stored["sources"].items()}
+
+    def read_file(path: Path) -> bytes:
+        try:
+            return texts[str(path)]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    settings = [f"{name}={show(_value(value))}" for name, value in stored["settings"].items()]
+    return elaborate(stored["program"], variant=stored["variant"], overrides=settings, read_file=read_file)
+
+
+def _value(value: object) -> Value:
+    """A setting as JSON keeps it, as the language has it."""
+    if isinstance(value, list):
+        return tuple(_value(item) for item in value)
+    return value  # type: ignore[return-value]
+
+
+def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Path | None = None) -> RestoredModel:
+    """The model of a run with its newest (or best) weights; averages, where the run keeps them, stand for
+    parameters."""
+    program = read_program(out)
+    weights = read_weights(out, best=best, checkpoints=checkpoints)
+    values = dict(weights.parameters) | dict(weights.averages)
+    placed: dict[str, Array] = {}
+    for slot in program.parameters:
+        array = device.allocate(max(64, slot.type.bytes))[: slot.type.bytes]
+        view = array.view(slot.type.dtype.numpy).reshape(slot.type.shape)
+        view[...] = values[slot.name]
+        placed[slot.name] = view
+    return RestoredModel(out, program, weights.step, device, placed)
+
+
+def sample_text(model: RestoredModel, prompt: str, length: int, temperature: float, seed: int) -> Iterator[str]:
+    """Text from a language model (one int32 input `[seq]`, one row of logits for each position), piece by piece.
+
+    The next token is drawn from softmax(logits / temperature) with NumPy's PCG64 of `seed`; temperature 0 takes the
+    likeliest. The model sees the last `seq` tokens. Raises E-RUN-021 if the run is no language model.
+    """
+    inputs = model.model.inputs
+    path = model.out / TOKENIZER
+    if len(inputs) != 1 or inputs[0].type.rank != 1 or not inputs[0].type.dtype.is_integer or not path.exists():
+        raise ParenError(
+            "E-RUN-021",
+            f"{model.out} holds no language model: a model of one row of tokens, and a tokenizer, are needed",
+            fix="sample from a run whose data are text",
+        )
+    tokenizer = load_tokenizer(path)
+    return _pieces(model, tokenizer, prompt, length, temperature, np.random.default_rng(seed))
+
+
+def _pieces(
+    model: RestoredModel, tokenizer: Tokenizer, prompt: str, length: int, temperature: float, draw: np.random.Generator
+) -> Iterator[str]:
+    window = model.model.inputs[0].type.shape[0]
+    ids = [int(token) for token in tokenizer.encode(prompt or "\n")]
+    shown = "" if not prompt else tokenizer.decode(ids)
+    start = 0 if prompt else len(ids)
+    for _ in range(length):
+        recent = ids[-window:]
+        tokens = np.zeros((1, window), np.int32)
+        tokens[0, : len(recent)] = recent
+        logits = np.asarray(model(tokens))[0, len(recent) - 1].astype(np.float64)
+        ids.append(_choose(logits[: tokenizer.vocabulary], temperature, draw))
+        text = tokenizer.decode(ids[start:])
+        # A character may be cut between tokens: wait for the rest of it.
+        if not text.endswith("\ufffd"):
+            yield text[len(shown) :]
+            shown = text
+
+
+def _choose(logits: npt.NDArray[np.float64], temperature: float, draw: np.random.Generator) -> int:
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = logits / temperature
+    weights = np.exp(scaled - scaled.max())
+    return int(draw.choice(len(weights), p=weights / weights.sum()))
