@@ -24,8 +24,17 @@ from paren.plan.kernel import (
     Store,
 )
 from paren.plan.product import contiguous
+from paren.text.errors import InternalError
 
 Indices = tuple[Index, ...]
+
+
+class Uncomputable(Exception):
+    """The value of `node` is asked for at places that are no affine map of the loops: it must be stored."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.node = node
 
 
 class Body:
@@ -131,13 +140,21 @@ class Body:
         statement = Store(self.access(parameter, node.shape, indices), value)
         (self.prologue if self.loop is None else self.loop).append(statement)
 
+    def _buffer_of(self, node: Node) -> int | None:
+        """The buffer with the node's elements in order: its own, or as it is contiguous, that of what it reshapes."""
+        buffer = self.load_from(node)
+        while buffer is None and node.op.name == "reshape":
+            node = node.args[0]
+            buffer = self.load_from(node)
+        return buffer
+
     # Values of nodes ------------------------------------------------------------------------------------------------
 
     def value(self, node: Node, indices: Indices) -> int:
-        """The number of the value of `node` at `indices`. Raises `CannotIndex` or `NeedsSplit`."""
+        """The number of the value of `node` at `indices`. Raises `Uncomputable` or `NeedsSplit`."""
         if node.number in self.known:
             return self.known[node.number]
-        buffer = self.load_from(node)
+        buffer = self._buffer_of(node)
         if buffer is not None:
             return self.load(buffer, node, indices)
         key = (node.number, indices)
@@ -146,7 +163,10 @@ class Body:
             found = self._loop_values.get(key)
         if found is not None:
             return found
-        number = self._written_out(node, indices)
+        try:
+            number = self._written_out(node, indices)
+        except CannotIndex:
+            raise Uncomputable(node.args[0]) from None
         if number in self._row_level:
             self._row_values[key] = number
         else:
@@ -184,7 +204,7 @@ class Body:
                 ids = self.value(args[1], indices[: args[1].type.rank])
                 return self.value(args[0], (Index(value=ids), *indices[args[1].type.rank :]))
         if node.op.kind != "elementwise":
-            raise CannotIndex
+            raise Uncomputable(node)
         values = tuple(self.value(arg, indices) for arg in args)
         word = tuple((name, cast(int, attrs[name])) for name in ("word",) if name in attrs)
         return self.compute(node.op.name, values, node.dtype, word)
@@ -197,7 +217,7 @@ class Body:
 
     def _inside(self, arg: Node, inner: Indices, outside: float | int | bool) -> int:
         """The value of `arg` at `inner` where that lies in it, else `outside`."""
-        buffer = self.load_from(arg)
+        buffer = self._buffer_of(arg)
         if buffer is not None and arg.number not in self.known:
             return self.load(buffer, arg, inner, outside)
         number = self.value(arg, inner)
@@ -232,7 +252,7 @@ class Body:
                 condition = self.compute("lt", (position, end), DType.BOOL)
                 result = self.compute("where", (condition, number, result), node.dtype)
         if result is None:
-            raise CannotIndex
+            raise InternalError("lower", f"{node!r} has no operands")
         return result
 
     def _patches(self, node: Node, indices: Indices) -> int:

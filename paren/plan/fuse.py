@@ -25,6 +25,7 @@ LONG = 16384  # elements of a reduction with few rows from which it is cut into 
 CHUNK = 4096
 NEAR = 64  # nodes between two values without a common reader that may still share a kernel
 MOST_MEMBERS = 24
+DEEPEST_KERNEL = 160  # nested nodes; a value is written by a recursion of three calls for each
 
 
 class Score(NamedTuple):
@@ -71,7 +72,8 @@ class Fusion:
 
 def fuse(graph: Graph, forced: Iterable[int] = ()) -> Fusion:
     """The kernels of a graph. `forced` are numbers of nodes that must be stored."""
-    return _Fuser(graph, decide_storage(graph, forced)).run()
+    numbers = frozenset(forced)
+    return _Fuser(graph, decide_storage(graph, numbers), numbers).run()
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,14 @@ def domain_of(node: Node) -> Domain:
 class _Fuser:
     graph: Graph
     storage: Storage
+    forced: frozenset[int]
     groups: list[Group] = field(default_factory=list)
     group_of: dict[int, Group] = field(default_factory=dict)
     reads: dict[int, dict[int, int]] = field(default_factory=dict)  # root -> stored node -> identical leading axes
     readers: dict[int, set[int]] = field(default_factory=dict)  # stored node -> roots that read it
     by_leaf: dict[int, list[Group]] = field(default_factory=dict)
     refusals: dict[tuple[int, int], Refusal] = field(default_factory=dict)
+    depths: dict[int, int] = field(default_factory=dict)  # root -> nested nodes down to what its kernel reads
 
     def run(self) -> Fusion:
         for node in self.graph.nodes:
@@ -212,6 +216,7 @@ class _Fuser:
             group = best[1]
             if group.kind == "map" and domain.kind == "row":
                 group.kind, group.rows = "row", domain.rows
+        self.depths[node.number] = self._depth(node, reads, group)
         group.members.append(node)
         group.needs = (group.needs | needs) - {group.number}
         self._register(node, group, reads)
@@ -268,9 +273,18 @@ class _Fuser:
             same = reads.get(member.number)
             if same is not None and same < min(width, member.type.rank):
                 return "it reads the value at other rows than its own"
+            if same is not None and member.number in self.forced:
+                return "it reads the value at places that are no sums of multiples of its loops"
+        if self._depth(node, reads, group) > DEEPEST_KERNEL:
+            return f"the kernel's expressions would be nested deeper than {DEEPEST_KERNEL}"
         if any(self._leads_to(need, group) for need in needs if need != group.number):
             return "another kernel stands between them"
         return None
+
+    def _depth(self, node: Node, reads: dict[int, int], group: Group) -> int:
+        uses = self.storage.uses
+        own = 1 + max((uses[arg.number].depth for arg in node.args if arg.number in uses), default=0)
+        return own + max((self.depths[m.number] for m in group.members if m.number in reads), default=0)
 
     def _refuse_shape(self, node: Node, domain: Domain, group: Group) -> str | None:
         if domain.kind == "column" or group.kind == "column":

@@ -11,23 +11,15 @@ import numpy as np
 
 from paren.ir.graph import Node
 from paren.ir.types import DType
-from paren.plan.body import Body, Indices
+from paren.plan.body import Body, Indices, Uncomputable
 from paren.plan.fuse import CHUNK, Group, domain_of
-from paren.plan.index import ZERO, CannotIndex, NeedsSplit, add, affine
+from paren.plan.index import ZERO, NeedsSplit, add, affine
 from paren.plan.kernel import Accumulate, Index, Kernel, Load, Reduce, Stage, Statement, Store
 from paren.plan.product import axis_pairs, free_axes
 from paren.plan.storage import is_reduction
 
 LoadFrom = Callable[[Node], "int | None"]
 MOST_SPLITS = 40
-
-
-class Uncomputable(Exception):
-    """A kernel cannot compute `node` inside its users: it must be stored."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self.node = node
 
 
 @dataclass
@@ -208,17 +200,11 @@ class _GroupWriter:
         return self.axes.row_index + (self.axes.stage(shape)[1] if prod(shape) > 1 else (ZERO,) * len(shape))
 
     def _root(self, node: Node, indices: Indices) -> int:
-        try:
-            return self.body.value(node, indices)
-        except CannotIndex:
-            raise Uncomputable(_blocker(node, self.body)) from None
+        return self.body.value(node, indices)
 
     def _reduce(self, node: Node, shape: tuple[int, ...]) -> int:
         stage = self.axes.stage(shape)[1]
-        try:
-            value, kind = reduced_value(self.body, node, self.axes.row_index, stage)
-        except CannotIndex:
-            raise Uncomputable(_blocker(node, self.body)) from None
+        value, kind = reduced_value(self.body, node, self.axes.row_index, stage)
         number = self.body.fresh(row_level=True)
         assert self.body.loop is not None
         self.body.loop.append(Reduce(number, kind, value, node.dtype))
@@ -268,18 +254,6 @@ def _folded(body: Body, node: Node, rows: Indices, stage: Indices) -> int:
     return body.value(node.args[0], (rows[0], rows[1], *stage, *places))
 
 
-def _blocker(node: Node, body: Body) -> Node:
-    """The first node under `node` that is computed in place and changes indices: storing it ends the trouble."""
-    pending = list(node.args)
-    while pending:
-        current = pending.pop(0)
-        if current.op.name == "input" or body.load_from(current) is not None:
-            continue
-        if current.op.name not in ("constant", "iota"):
-            return current
-    raise Uncomputable(node)
-
-
 # Other kernels ------------------------------------------------------------------------------------------------------
 
 
@@ -287,10 +261,7 @@ def value_kernel(value: Node, target: Node, buffer: int, load_from: LoadFrom) ->
     """A kernel that writes `value` to the buffer of `target`, which has its type."""
 
     def write(body: Body, axes: Axes) -> list[Stage]:
-        try:
-            number = body.value(value, axes.row_index)
-        except CannotIndex:
-            raise Uncomputable(value) from None
+        number = body.value(value, axes.row_index)
         body.store(buffer, target, axes.row_index, number)
         return [Stage((), tuple(body.prologue))]
 
@@ -307,11 +278,8 @@ def scatter_kernel(node: Node, buffer: int, load_from: LoadFrom) -> tuple[Body, 
         numbers, stage = axes.stage(ids.shape)
         statements: list[Statement] = []
         body.open_loop(statements, {})
-        try:
-            place = body.value(ids, stage)
-            value = body.value(updates, stage + axes.row_index)
-        except CannotIndex:
-            raise Uncomputable(updates if load_from(updates) is None else ids) from None
+        place = body.value(ids, stage)
+        value = body.value(updates, stage + axes.row_index)
         parameter = body.parameter(buffer, node.dtype, node.type.size, reads=True, writes=True)
         access = body.access(parameter, node.shape, (Index(value=place), *axes.row_index))
         statements.append(Accumulate(access, value))
@@ -353,10 +321,7 @@ def chunked_kernels(node: Node, partial: int, target: int, load_from: LoadFrom) 
         body.open_loop(statements, {})
         whole = add(affine(axes.row_index[-1], piece.length, 0), inner[piece.place])
         indices = (*inner[: piece.place], whole, *inner[piece.place + 1 :])
-        try:
-            value, kind = reduced_value(body, node, axes.row_index[:-1], indices)
-        except CannotIndex:
-            raise Uncomputable(_blocker(node, body)) from None
+        value, kind = reduced_value(body, node, axes.row_index[:-1], indices)
         if piece.chunks * piece.length != stage[piece.place]:
             place = body.axis_index(whole, DType.INT64)
             inside = body.compute("lt", (place, body.constant(stage[piece.place], DType.INT64)), DType.BOOL)

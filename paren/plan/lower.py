@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 from paren.ir.graph import Graph, Node
 from paren.ir.types import TensorType
-from paren.plan.body import Body
+from paren.plan.body import Body, Uncomputable
 from paren.plan.fuse import Fusion, Group, fuse
 from paren.plan.kernel import Kernel
-from paren.plan.loops import Uncomputable, chunked_kernels, cut, group_kernel, scatter_kernel, value_kernel
+from paren.plan.loops import chunked_kernels, cut, group_kernel, scatter_kernel, value_kernel
 from paren.plan.plan import Buffer, Launch, Matrix, Place, Plan, Product, Step
 from paren.plan.product import Operand, View
 from paren.text.errors import InternalError
 from paren.text.source import Span
-
-MOST_RESTARTS = 200
 
 
 def lower(graph: Graph) -> Plan:
@@ -24,14 +22,14 @@ def lower(graph: Graph) -> Plan:
     Contractions must have gone through `paren.passes.contractions.normalise_contractions`.
     """
     forced: set[int] = set()
-    for _ in range(MOST_RESTARTS):
-        try:
-            return _Lowering(fuse(graph, forced)).run()
-        except Uncomputable as failure:
-            if failure.node.number in forced:
-                break
-            forced.add(failure.node.number)
-    raise InternalError("lower", f"graph {graph.name} needs values stored without end")
+    while True:
+        lowering = _Lowering(fuse(graph, forced))
+        plan = lowering.run()
+        if not lowering.uncomputable:
+            return plan
+        if lowering.uncomputable <= forced:
+            raise InternalError("lower", f"graph {graph.name} needs values stored without end")
+        forced |= lowering.uncomputable
 
 
 class _Lowering:
@@ -41,6 +39,7 @@ class _Lowering:
         self.buffers: list[Buffer] = []
         self.of_node: dict[int, int] = {}
         self.steps: list[Step] = []
+        self.uncomputable: set[int] = set()  # numbers of nodes that must be stored before the plan is whole
         for node in fusion.graph.inputs:
             place = Place.STATE if node.attrs["role"] == "state" else Place.INPUT
             self.of_node[node.number] = self._buffer(str(node.attrs["name"]), node.type, place, node.span)
@@ -48,17 +47,23 @@ class _Lowering:
     def run(self) -> Plan:
         graph = self.fusion.graph
         for group in self.fusion.groups:
-            if group.kind == "product":
-                self._product(group.members[0])
-            elif group.kind == "scatter":
-                self._scatter(group.members[0])
-            else:
-                self._kernels(group)
+            try:
+                self._group(group)
+            except Uncomputable as failure:
+                self.uncomputable.add(failure.node.number)
         outputs = {}
         for name, node in graph.outputs.items():
             alias = self.storage.aliases.get(name)
             outputs[name] = self.of_node[alias.number if alias is not None else node.number]
         return Plan(graph.name, tuple(self.buffers), tuple(self.steps), outputs, 0, self.fusion.refusals)
+
+    def _group(self, group: Group) -> None:
+        if group.kind == "product":
+            self._product(group.members[0])
+        elif group.kind == "scatter":
+            self._scatter(group.members[0])
+        else:
+            self._kernels(group)
 
     # Buffers --------------------------------------------------------------------------------------------------------
 

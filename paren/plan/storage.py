@@ -68,6 +68,7 @@ class Storage:
     products: dict[int, ProductCall] = field(default_factory=dict)
     scatters: dict[int, ScatterCall] = field(default_factory=dict)
     aliases: dict[str, Node] = field(default_factory=dict)
+    uses: dict[int, Use] = field(default_factory=dict)  # of the nodes that are computed inside their users
     hidden: set[int] = field(default_factory=set)  # nodes that in-place updates and transposed results stand for
 
     def readable(self, node: Node) -> bool:
@@ -103,7 +104,6 @@ def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
     for call in storage.products.values():
         if call.slot is None:
             storage.stored[call.result.number] = call.result
-    uses: dict[int, Use] = {}
     bases: set[int] = set()
     for node in reversed(graph.nodes):
         if is_product(node):
@@ -115,10 +115,10 @@ def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
         if is_product(node) or node.number in storage.stored:
             continue
         always = is_reduction(node) or node.op.name == "scatter_add" or node.number in must
-        if always or _worth_storing(storage, node, uses):
+        if always or _worth_storing(storage, node):
             storage.stored[node.number] = node
         else:
-            uses[node.number] = _use(storage, node, uses)
+            storage.uses[node.number] = _use(storage, node)
     return storage
 
 
@@ -295,7 +295,7 @@ def _read_from_memory(node: Node) -> tuple[Node, ...]:
     return ()
 
 
-def _use(storage: Storage, node: Node, uses: dict[int, Use]) -> Use:
+def _use(storage: Storage, node: Node) -> Use:
     reads: dict[int, int] = {}
     cost, depth = COSTS.get(node.op.name, 1), 1
     for arg in node.args:
@@ -303,19 +303,19 @@ def _use(storage: Storage, node: Node, uses: dict[int, Use]) -> Use:
             # A gather reads as many elements as it gives, whatever the size of its table.
             gathered = node.op.name == "take" and arg is node.args[0]
             reads[arg.number] = max(reads.get(arg.number, 0), node.type.size if gathered else arg.type.size)
-        elif arg.number in uses:
-            inner = uses[arg.number]
+        elif arg.number in storage.uses:
+            inner = storage.uses[arg.number]
             reads |= inner.large
             cost, depth = cost + inner.cost, max(depth, inner.depth + 1)
     large = {number: size for number, size in reads.items() if size > 1 and 2 * size >= node.type.size}
     return Use(large, min(cost, 10**6), depth)
 
 
-def _worth_storing(storage: Storage, node: Node, uses: dict[int, Use]) -> bool:
+def _worth_storing(storage: Storage, node: Node) -> bool:
     """Whether the node is better kept than computed again in each user."""
     if node.op.name in ("constant", "iota"):
         return False
-    use = _use(storage, node, uses)
+    use = _use(storage, node)
     if use.depth > DEEPEST or use.cost > LARGEST:
         return True
     users = storage.users[node.number]
