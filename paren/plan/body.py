@@ -41,7 +41,7 @@ class Body:
     """Statements under construction.
 
     `load_from` gives the buffer of a node that lies in memory, or None; `known` the values of reductions of this
-    kernel.
+    kernel; `filled` the buffers that earlier stages stored, whose elements of the row are loaded, not computed again.
     `prologue` and `loop` are the lists that new statements go to; with `loop` None everything is a row's.
     """
 
@@ -50,6 +50,7 @@ class Body:
         self.rows = rows
         self.load_from = load_from
         self.known: dict[int, int] = {}
+        self.filled: dict[int, int] = {}
         self.prologue: list[Statement] = []
         self.loop: list[Statement] | None = None
         self.buffers: list[int] = []
@@ -130,7 +131,8 @@ class Body:
         return Access(parameter, indices, contiguous(shape), tuple(shape), guarded)
 
     def load(self, buffer: int, node: Node, indices: Indices, fill: float | int | bool = 0) -> int:
-        parameter = self.parameter(buffer, node.dtype, node.type.size, reads=True)
+        own = buffer in self.filled.values()
+        parameter = self.parameter(buffer, node.dtype, node.type.size, reads=not own)
         access = self.access(parameter, node.shape, indices)
         row_level = all(self._is_row_index(index) for index in indices)
         return self._write(("load", access, fill), row_level, lambda n: Load(n, access, node.dtype, fill))
@@ -142,11 +144,13 @@ class Body:
 
     def _buffer_of(self, node: Node) -> int | None:
         """The buffer with the node's elements in order: its own, or as it is contiguous, that of what it reshapes."""
-        buffer = self.load_from(node)
-        while buffer is None and node.op.name == "reshape":
+        while True:
+            buffer = self.filled.get(node.number)
+            if buffer is None:
+                buffer = self.load_from(node)
+            if buffer is not None or node.op.name != "reshape":
+                return buffer
             node = node.args[0]
-            buffer = self.load_from(node)
-        return buffer
 
     # Values of nodes ------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A buffer that the kernel touches: element type, number of elements, and whether it reads or writes it."""
+    """A buffer that the kernel touches: element type, number of elements, whether it reads what lies there before the
+    launch (loading what an earlier stage stored is no reading), and whether it writes it."""
 
     dtype: DType
     size: int

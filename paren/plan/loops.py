@@ -190,6 +190,9 @@ class _GroupWriter:
                     self.body.store(self.targets[node.number], node, indices, self._root(node, indices))
             # A reduction is known only after its loop: members of this level do not read it.
             self.body.known.update(found)
+            self.body.filled.update(
+                {n.number: self.targets[n.number] for n in here if not is_reduction(n) and _needs_loop(n, self.group)}
+            )
             if prologue:
                 stages.append(Stage((), tuple(prologue)))
             for shape, (statements, _) in loops.items():

@@ -16,7 +16,7 @@ COSTS = {  # scalar instructions, roughly; everything else counts 1
     "exp": 12, "log": 16, "log1p": 20, "expm1": 16, "tanh": 18, "erf": 22, "sin": 20, "cos": 20, "pow": 40,
     "sqrt": 4, "rsqrt": 5, "div": 4, "threefry": 90, "remainder": 6, "floor_divide": 6,
 }  # fmt: skip
-EXPENSIVE = 150  # cost from which a value used more than once is stored although one large read would do
+EXPENSIVE = 150  # cost of all uses but the first from which a value is stored although one large read would do
 DEEPEST = 120  # nested nodes of one expression
 LARGEST = 400  # cost of one expression
 BROADCAST_COST = 10  # cost from which a value is stored rather than computed again for every element it is repeated to
@@ -313,7 +313,7 @@ def _use(storage: Storage, node: Node) -> Use:
 
 def _worth_storing(storage: Storage, node: Node) -> bool:
     """Whether the node is better kept than computed again in each user."""
-    if node.op.name in ("constant", "iota"):
+    if node.op.name in ("constant", "iota", "broadcast"):
         return False
     use = _use(storage, node)
     if use.depth > DEEPEST or use.cost > LARGEST:
@@ -325,4 +325,4 @@ def _worth_storing(storage: Storage, node: Node) -> bool:
                 return True
     if len(users) < 2:
         return False
-    return len(use.large) >= 2 or use.cost > EXPENSIVE
+    return len(use.large) >= 2 or use.cost * (len(users) - 1) > EXPENSIVE

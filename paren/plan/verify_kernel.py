@@ -50,6 +50,7 @@ class _Verifier:
     kernel: Kernel
     types: dict[int, DType] = field(default_factory=dict)  # of all values so far
     visible: set[int] = field(default_factory=set)
+    filled: set[int] = field(default_factory=set)  # parameters that earlier stages stored
     loads: dict[int, list[Access]] = field(default_factory=dict)
     stores: dict[int, list[Access]] = field(default_factory=dict)
     place: str = ""
@@ -91,6 +92,7 @@ class _Verifier:
                 results.add(statement.result)
             else:
                 self.visible.add(statement.result)
+        self.filled |= self.stores.keys()
         self.visible = results | (before if stage.axes else self.visible)
 
     def _dtype(self, stage: Stage, statement: Constant | AxisIndex | Load | Compute | Reduce) -> DType:
@@ -106,7 +108,7 @@ class _Verifier:
                 self._access(stage, access)
                 self.loads.setdefault(access.parameter, []).append(access)
                 parameter = self.kernel.parameters[access.parameter]
-                if not parameter.reads:
+                if not parameter.reads and access.parameter not in self.filled:
                     self._fail(f"parameter {access.parameter} is loaded, but does not read")
                 if parameter.dtype is not dtype:
                     self._fail(f"a load of {dtype} from parameter {access.parameter} of {parameter.dtype}")
