@@ -204,7 +204,7 @@ def _update_in_place(storage: Storage, outputs: set[int]) -> None:
     inputs = {str(node.attrs["name"]): node for node in storage.graph.inputs if node.attrs["role"] == "state"}
     for name, node in storage.graph.outputs.items():
         slot = inputs.get(name)
-        if slot is None or node is slot or len(storage.users.get(slot.number, [])) != 1:
+        if slot is None or node is slot or len(storage.users.get(slot.number, [])) != 1 or storage.users[node.number]:
             continue
         if sum(1 for other in storage.graph.outputs.values() if other is node or other is slot) != 1:
             continue
@@ -212,8 +212,9 @@ def _update_in_place(storage: Storage, outputs: set[int]) -> None:
         if found is None:
             continue
         addends, inner = found
-        calls = [_accumulating(storage, addend, slot) for addend in addends]
-        if not addends or any(call is None for call in calls):
+        inside = outputs - {node.number}
+        calls = [_accumulating(storage, addend, slot, inside) for addend in addends]
+        if not addends or any(call is None for call in calls) or len(set(addends)) != len(addends):
             continue
         for call in calls:
             if isinstance(call, ProductCall):
@@ -267,16 +268,16 @@ def _is_zero(node: Node) -> bool:
     return constant.op.name == "constant" and constant.attrs["value"] == 0
 
 
-def _accumulating(storage: Storage, node: Node, slot: Node) -> ProductCall | ScatterCall | None:
-    """How a term of an update is added to the slot by its own step, or None."""
-    if len(storage.users[node.number]) != 1:
+def _accumulating(storage: Storage, node: Node, slot: Node, outputs: set[int]) -> ProductCall | ScatterCall | None:
+    """How a term of an update is added to the slot by its own step, or None. `outputs` are those but the update."""
+    if len(storage.users[node.number]) > 1 or node.number in outputs:
         return None
     if node.op.name == "scatter_add":
         return ScatterCall(node, slot)
     contraction, result = node, node
     if node.op.name == "transpose":
         contraction = node.args[0]
-        if len(storage.users[contraction.number]) != 1:
+        if len(storage.users[contraction.number]) != 1 or contraction.number in outputs:
             return None
     if not is_product(contraction):
         return None
