@@ -3,7 +3,8 @@
     python -m scripts.bigram FILE [--variant NAME] [--run OUT]
 
 The bigram model is fitted on the training tokens, with add-k smoothing whose k is the best of a grid on the validation
-tokens, so it is as good as a bigram model can be there. Both losses are means over the same validation targets, in nats.
+tokens, so it is as good as a bigram model can be there. Both losses are means over the same validation targets, in
+nats.
 Exits 1 if the run's loss is not below the bigram model's.
 """
 
