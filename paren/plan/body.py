@@ -170,7 +170,8 @@ class Body:
         try:
             number = self._written_out(node, indices)
         except CannotIndex:
-            raise Uncomputable(node.args[0]) from None
+            # A reshape of stored elements is a view of them; others cannot take gathered or divided indices at all.
+            raise Uncomputable(node.args[0] if node.op.name == "reshape" else node) from None
         if number in self._row_level:
             self._row_values[key] = number
         else:

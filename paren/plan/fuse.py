@@ -72,8 +72,7 @@ class Fusion:
 
 def fuse(graph: Graph, forced: Iterable[int] = ()) -> Fusion:
     """The kernels of a graph. `forced` are numbers of nodes that must be stored."""
-    numbers = frozenset(forced)
-    return _Fuser(graph, decide_storage(graph, numbers), numbers).run()
+    return _Fuser(graph, decide_storage(graph, forced)).run()
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ def domain_of(node: Node) -> Domain:
 class _Fuser:
     graph: Graph
     storage: Storage
-    forced: frozenset[int]
     groups: list[Group] = field(default_factory=list)
     group_of: dict[int, Group] = field(default_factory=dict)
     reads: dict[int, dict[int, int]] = field(default_factory=dict)  # root -> stored node -> identical leading axes
@@ -273,7 +271,7 @@ class _Fuser:
             same = reads.get(member.number)
             if same is not None and same < min(width, member.type.rank):
                 return "it reads the value at other rows than its own"
-            if same is not None and member.number in self.forced:
+            if same is not None and member.number in self.storage.whole:
                 return "it reads the value at places that are no sums of multiples of its loops"
         if self._depth(node, reads, group) > DEEPEST_KERNEL:
             return f"the kernel's expressions would be nested deeper than {DEEPEST_KERNEL}"

@@ -69,6 +69,7 @@ class Storage:
     scatters: dict[int, ScatterCall] = field(default_factory=dict)
     aliases: dict[str, Node] = field(default_factory=dict)
     uses: dict[int, Use] = field(default_factory=dict)  # of the nodes that are computed inside their users
+    whole: set[int] = field(default_factory=set)  # nodes that are read from memory, never computed inside their users
     hidden: set[int] = field(default_factory=set)  # nodes that in-place updates and transposed results stand for
 
     def readable(self, node: Node) -> bool:
@@ -95,11 +96,13 @@ def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
             storage.users[arg.number].append(node)
     outputs = {node.number for node in graph.outputs.values()}
     _update_in_place(storage, outputs)
-    must = set(forced)
+    storage.whole = set(forced)
+    must: set[int] = set()
     for node in graph.nodes:
         if node.number in outputs and node.number not in storage.hidden and node.op.name != "input":
             must.add(node.number)
-        must |= {arg.number for arg in _read_from_memory(node) if arg.op.name != "input"}
+        storage.whole |= {arg.number for arg in _read_from_memory(node) if arg.op.name != "input"}
+    must |= storage.whole
     _place_results(storage, outputs)
     for call in storage.products.values():
         if call.slot is None:
