@@ -209,7 +209,8 @@ class _Verifier:
         steps: dict[int, int] = {}
         others: list[tuple[int, int]] = []
         for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
-            if index.value is not None or index.divisor != 1:
+            within = all(axis >= self.kernel.rows for axis, _ in index.terms)
+            if index.value is not None or index.divisor != 1 or (access.guarded and within):
                 touched = self._touched(access, index, size)
                 start += stride * (touched.low if stride > 0 else touched.high)
                 others.append((abs(stride), touched.high - touched.low + 1))
