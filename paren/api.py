@@ -108,7 +108,7 @@ class Experiment:
         """The text of a stage: forms, program, graph, fused, plan or code."""
         if stage not in SHOWN:
             raise ParenError(
-                "E-RUN-022", f"no stage {stage}{did_you_mean(stage, SHOWN)}", fix=f"use one of {', '.join(SHOWN)}"
+                "E-API-002", f"no stage {stage}{did_you_mean(stage, SHOWN)}", fix=f"use one of {', '.join(SHOWN)}"
             )
         return SHOWN[stage](self.program)
 

@@ -161,13 +161,13 @@ def sample_text(model: RestoredModel, prompt: str, length: int, temperature: flo
     """Text from a language model (one int32 input `[seq]`, one row of logits for each position), piece by piece.
 
     The next token is drawn from softmax(logits / temperature) with NumPy's PCG64 of `seed`; temperature 0 takes the
-    likeliest. The model sees the last `seq` tokens. Raises E-RUN-021 if the run is no language model.
+    likeliest. The model sees the last `seq` tokens. Raises E-API-001 if the run is no language model.
     """
     inputs = model.model.inputs
     path = model.out / TOKENIZER
     if len(inputs) != 1 or inputs[0].type.rank != 1 or not inputs[0].type.dtype.is_integer or not path.exists():
         raise ParenError(
-            "E-RUN-021",
+            "E-API-001",
             f"{model.out} holds no language model: a model of one row of tokens, and a tokenizer, are needed",
             fix="sample from a run whose data are text",
         )

@@ -33,6 +33,9 @@ AREAS = {
     "E-CKPT": "Checkpoints",
     "E-STORE": "Stores",
     "E-CLI": "Command line",
+    "E-NUM": "Numbers that are not finite",
+    "E-START": "First weights",
+    "E-API": "Python interface",
 }
 
 

@@ -197,15 +197,3 @@ register(
     "A parameter has no tensor of its name, type and shape in the file of :from.",
     "Name the tensors that are called otherwise in the file; convert other types before.",
 )
-register(
-    "E-RUN-021",
-    "the run is no language model",
-    "Text can be sampled only from a model of one input, a row of tokens, whose run kept a tokenizer.",
-    "Sample from a run whose data are text.",
-)
-register(
-    "E-RUN-022",
-    "an unknown stage",
-    "A file can be shown after the stages forms, program, graph, fused, plan and code.",
-    "Name one of these stages.",
-)
