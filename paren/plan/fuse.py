@@ -113,6 +113,9 @@ class _Fuser:
     readers: dict[int, set[int]] = field(default_factory=dict)  # stored node -> roots that read it
     by_leaf: dict[int, list[Group]] = field(default_factory=dict)
     refusals: dict[tuple[int, int], Refusal] = field(default_factory=dict)
+    scalars: Group | None = (
+        None  # the last kernel of single values: others join it, for a launch costs more than they do
+    )
     depths: dict[int, int] = field(default_factory=dict)  # root -> nested nodes down to what its kernel reads
 
     def run(self) -> Fusion:
@@ -200,7 +203,7 @@ class _Fuser:
         for group in self._candidates(node, reads):
             reason = self._refuse(node, domain, reads, needs, group)
             shared = self._shared_bytes(node, reads, group)
-            if reason is None and shared > 0:
+            if reason is None and (shared > 0 or group is self.scalars):
                 score = Score(shared, group.last)
                 if best is None or score > best[0]:
                     best = (score, group)
@@ -228,6 +231,8 @@ class _Fuser:
             if group not in recent:
                 recent.append(group)
                 del recent[:-4]
+        if group.kind == "map" and node.type.size == 1:
+            self.scalars = group
 
     def _candidates(self, node: Node, reads: dict[int, int]) -> list[Group]:
         found: dict[int, Group] = {}
@@ -237,6 +242,8 @@ class _Fuser:
             for group in self.by_leaf.get(number, ()):
                 if node.number - group.last <= NEAR:
                     found[group.number] = group
+        if self.scalars is not None and node.type.size == 1:
+            found[self.scalars.number] = self.scalars
         return list(found.values())
 
     def _shared_bytes(self, node: Node, reads: dict[int, int], group: Group) -> int:
