@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from paren.ir.graph import Builder, Node
+from paren.ir.random import Site, random_bits
 from paren.ir.types import DType, TensorType
 from paren.text.source import Source, Span
 
@@ -87,19 +88,10 @@ def cross_entropy(builder: Builder, logits: Node, labels: Node) -> Node:
 
 def dropout(builder: Builder, x: Node, site: int) -> Node:
     """Keeps each element with probability 0.9; inputs `$seed`, `$step` and `$rows` (uint32[first axis])."""
-    shape, unsigned = x.shape, DType.UINT32
-    key = emit(builder, "broadcast", scalar(builder, "$seed", unsigned), shape=shape, axes=())
-    place = builder.apply("xor", builder.constant(site, unsigned, SPAN), scalar(builder, "$step", unsigned))
-    rows = batch(builder, "$rows", shape[0], dtype=unsigned)
-    size = x.type.size // shape[0]
-    element = emit(builder, "iota", shape=(size,), axis=0, dtype=unsigned)
-    element = emit(builder, "reshape", element, shape=shape[1:])
-    element = emit(builder, "broadcast", element, shape=shape, axes=tuple(range(1, len(shape))))
-    row = emit(builder, "broadcast", rows, shape=shape, axes=(0,))
-    other = emit(builder, "broadcast", place, shape=shape, axes=())
-    bits = emit(builder, "threefry", key, other, row, element, word=0)
-    kept = builder.apply("lt", bits, builder.broadcast(builder.constant(3865470566, unsigned, SPAN), shape))
-    return builder.apply("where", kept, builder.apply("mul", x, 1 / 0.9), 0.0)
+    seed, step = scalar(builder, "$seed", DType.UINT32), scalar(builder, "$step", DType.UINT32)
+    rows = batch(builder, "$rows", x.shape[0], dtype=DType.UINT32)
+    bits = random_bits(builder, Site(seed, site, step, rows, SPAN), x.shape[1:])
+    return builder.apply("where", builder.apply("lt", bits, 3865470566), builder.apply("mul", x, 1 / 0.9), 0.0)
 
 
 def attention(builder: Builder, x: Node, name: str, heads: int) -> Node:

@@ -58,6 +58,7 @@ def _matrix(matrix: Matrix, arrays: Mapping[int, Array], batch: tuple[int, ...],
     within = (1, matrix.leading) if matrix.transposed else (matrix.leading, 1)
     last = matrix.offset + (rows - 1) * within[0] + (columns - 1) * within[1]
     last += sum((size - 1) * stride for size, stride in zip(batch, matrix.batch_strides, strict=True))
-    assert 0 <= matrix.offset and last < flat.size, "the product leaves its buffer"
+    assert matrix.offset >= 0
+    assert last < flat.size, "the product leaves its buffer"
     strides = tuple(stride * flat.itemsize for stride in (*matrix.batch_strides, *within))
     return np.lib.stride_tricks.as_strided(flat[matrix.offset :], (*batch, rows, columns), strides)

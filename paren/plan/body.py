@@ -210,6 +210,9 @@ class Body:
                 return self.value(args[0], (Index(value=ids), *indices[args[1].type.rank :]))
         if node.op.kind != "elementwise":
             raise Uncomputable(node)
+        if node.op.name in ("add", "mul") and _is_constant(args[0]):
+            # Which operand comes first depends on when the constant was first used; equal layers need equal kernels.
+            args = args[::-1]
         values = tuple(self.value(arg, indices) for arg in args)
         word = tuple((name, cast(int, attrs[name])) for name in ("word",) if name in attrs)
         return self.compute(node.op.name, values, node.dtype, word)
@@ -268,3 +271,7 @@ class Body:
             window = affine(indices[2 + axis], dilation[axis], -padding[axis][0])
             places.append(add(affine(indices[4 + axis], stride[axis], 0), window))
         return self._inside(node.args[0], (indices[0], indices[1], places[0], places[1]), 0)
+
+
+def _is_constant(node: Node) -> bool:
+    return node.op.name == "constant" or (node.op.name == "broadcast" and node.args[0].op.name == "constant")
