@@ -17,7 +17,6 @@ from typing import NamedTuple, cast
 
 from paren.ir.graph import Graph, Node
 from paren.plan.plan import Refusal
-from paren.plan.product import axis_pairs
 from paren.plan.storage import Storage, decide_storage, is_reduction
 
 FEW_ROWS = 64
@@ -87,9 +86,6 @@ class Domain:
 
 def domain_of(node: Node) -> Domain:
     """The loops of a stored node that a kernel computes."""
-    if node.op.name == "contract":
-        inner = axis_pairs(node)[2]
-        return Domain("column", node.shape, tuple(node.args[0].shape[i] for i in inner), inner)
     if node.op.name == "fold":
         return Domain("column", node.shape, node.args[0].shape[2:4], (2, 3))
     if not is_reduction(node):
@@ -151,7 +147,7 @@ class _Fuser:
         domain = domain_of(node)
         if domain.kind == "map":
             start = node.type.rank
-        elif node.op.name in ("contract", "fold"):
+        elif node.op.name == "fold":
             start = 0
         else:
             start = min(domain.axes, default=0)

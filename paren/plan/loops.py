@@ -15,7 +15,6 @@ from paren.plan.body import Body, Indices, Uncomputable
 from paren.plan.fuse import CHUNK, Group, domain_of
 from paren.plan.index import ZERO, NeedsSplit, add, affine
 from paren.plan.kernel import Accumulate, Index, Kernel, Load, Reduce, Stage, Statement, Store
-from paren.plan.product import axis_pairs, free_axes
 from paren.plan.storage import is_reduction
 
 LoadFrom = Callable[[Node], "int | None"]
@@ -187,7 +186,7 @@ class _GroupWriter:
                         waiting.append(node)
                 else:
                     indices = self._indices(shape)
-                    self.body.store(self.targets[node.number], node, indices, self._root(node, indices))
+                    self.body.store(self.targets[node.number], node, indices, self.body.value(node, indices))
             # A reduction is known only after its loop: members of this level do not read it.
             self.body.known.update(found)
             self.body.filled.update(
@@ -202,9 +201,6 @@ class _GroupWriter:
     def _indices(self, shape: tuple[int, ...]) -> Indices:
         return self.axes.row_index + (self.axes.stage(shape)[1] if prod(shape) > 1 else (ZERO,) * len(shape))
 
-    def _root(self, node: Node, indices: Indices) -> int:
-        return self.body.value(node, indices)
-
     def _reduce(self, node: Node, shape: tuple[int, ...]) -> int:
         stage = self.axes.stage(shape)[1]
         value, kind = reduced_value(self.body, node, self.axes.row_index, stage)
@@ -217,8 +213,6 @@ class _GroupWriter:
 def reduced_value(body: Body, node: Node, rows: Indices, stage: Indices) -> tuple[int, str]:
     """The value that a reduction combines at row indices `rows` and stage indices `stage`, and how it combines."""
     arg = node.args[0]
-    if node.op.name == "contract":
-        return _contracted(body, node, rows, stage), "sum"
     if node.op.name == "fold":
         return _folded(body, node, rows, stage), "sum"
     axes = domain_of(node).axes
@@ -226,20 +220,6 @@ def reduced_value(body: Body, node: Node, rows: Indices, stage: Indices) -> tupl
     reduced = dict(zip(axes, stage, strict=True))
     indices = tuple(reduced[i] if i in reduced else next(kept) for i in range(arg.type.rank))
     return body.value(arg, indices), node.op.name
-
-
-def _contracted(body: Body, node: Node, rows: Indices, stage: Indices) -> int:
-    batch_a, batch_b, inner_a, inner_b = axis_pairs(node)
-    free_a, free_b = free_axes(node)
-    n, m = len(batch_a), len(free_a)
-    left = dict(zip(batch_a, rows, strict=False)) | dict(zip(free_a, rows[n : n + m], strict=True))
-    right = dict(zip(batch_b, rows, strict=False)) | dict(zip(free_b, rows[n + m :], strict=True))
-    left |= dict(zip(inner_a, stage, strict=True))
-    right |= dict(zip(inner_b, stage, strict=True))
-    a, b = node.args
-    first = body.value(a, tuple(left[i] for i in range(a.type.rank)))
-    second = body.value(b, tuple(right[i] for i in range(b.type.rank)))
-    return body.compute("mul", (first, second), node.dtype)
 
 
 def _folded(body: Body, node: Node, rows: Indices, stage: Indices) -> int:
@@ -341,9 +321,8 @@ def chunked_kernels(node: Node, partial: int, target: int, load_from: LoadFrom) 
         access = body.access(parameter, rows, axes.row_index + inner)
         loaded = body.fresh(row_level=False)
         statements.append(Load(loaded, access, node.dtype))
-        kind = "sum" if node.op.name in ("contract", "fold") else node.op.name
         number = body.fresh(row_level=True)
-        statements.append(Reduce(number, kind, loaded, node.dtype))
+        statements.append(Reduce(number, node.op.name, loaded, node.dtype))
         return _finish(body, axes, Stage(numbers, tuple(statements)), target, node.shape, number, node)
 
     yield _build(f"chunks_{node.op.name}", rows, [shape], node, load_from, write_chunks)
@@ -362,7 +341,7 @@ def _finish(
 
 def _identity(node: Node) -> float | int:
     """The value that changes nothing when it is combined."""
-    if node.op.name in ("sum", "contract", "fold"):
+    if node.op.name == "sum":
         return 0
     if node.dtype.is_float:
         return float("-inf") if node.op.name == "max" else float("inf")

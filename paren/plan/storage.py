@@ -78,12 +78,12 @@ class Storage:
 
 
 def is_product(node: Node) -> bool:
-    """Contractions of floats are products of the library; of integers, ordinary sums."""
-    return node.op.name == "contract" and node.dtype.is_float
+    """Contractions, which are of floats, are products of the library."""
+    return node.op.name == "contract"
 
 
 def is_reduction(node: Node) -> bool:
-    return node.op.name in REDUCTIONS or (node.op.name == "contract" and not node.dtype.is_float)
+    return node.op.name in REDUCTIONS
 
 
 def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
