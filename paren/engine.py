@@ -29,6 +29,7 @@ from paren.pipeline import plan_graph
 from paren.plan.plan import Plan
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
+from paren.runtime.memory import resident_bytes
 from paren.text.source import Span
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
@@ -138,6 +139,8 @@ class CompiledEngine:
     """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
 
     All arrays are float32 vectors on 64 bytes: parameters, gradients, moments of each group, averages; slots are views.
+    Everything is compiled before the first of them is allocated: what memory is used beyond `baseline_bytes` is the
+    plan's.
     """
 
     def __init__(self, program: Program, plans: Plans, device: Device) -> None:
@@ -146,17 +149,22 @@ class CompiledEngine:
         self.plans = plans
         self.layout = lay_out(program)
         layout = self.layout
+        self._initialize = Executable(device, plans.initialize)
+        self._accumulate = Executable(device, plans.accumulate)
+        self._norm = Executable(device, plans.norm)
+        self._evaluate = Executable(device, plans.evaluate)
+        self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
+        # Parameters of equal shape share a plan, and so its code.
+        distinct = {id(plan): plan for plan in plans.updates.values()}
+        updates = {number: Executable(device, plan) for number, plan in distinct.items()}
+        self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
         self._gradients = self._vector(layout.trained)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
         self._arena = device.allocate(max(64, *(plan.arena_bytes for plan in plans.all.values())))
         self._seed = np.array(program.run.seed % 2**32, np.uint32)
-        self._accumulate = Executable(device, plans.accumulate)
-        self._norm = Executable(device, plans.norm)
-        self._evaluate = Executable(device, plans.evaluate)
-        self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
-        self._updates = self._bind_updates()
+        self._updates = self._bind_updates(updates)
         parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
         self._forward_state = dict(parameters)
         if self._averages is not None:
@@ -182,23 +190,18 @@ class CompiledEngine:
                 found[group.number, moment] = self._vector(end - begin)
         return found
 
-    def _bind_updates(self) -> list[_Update]:
+    def _bind_updates(self, executables: Mapping[int, Executable]) -> list[_Update]:
         updates = []
-        executables: dict[int, Executable] = {}
         for group in self.program.updates:
             begin, end = self.layout.groups[group.number]
             moments = {moment: self._moments[group.number, moment] for moment in group.moments}
             for key in group.graphs:
-                plan = self.plans.updates[group.number, key]
                 vectors = {"parameter": self._parameters[begin:end], "gradient": self._gradients[begin:end]} | moments
                 if self._averages is not None:
                     vectors["average"] = self._averages[begin:end]
                 if not group.flat:
                     vectors = {name: self.layout.view(vector, key, begin) for name, vector in vectors.items()}
-                executable = Executable(self.device, plan) if group.flat else None
-                if executable is None:
-                    executable = executables.setdefault(id(plan), Executable(self.device, plan))
-                updates.append(_Update(executable, vectors))
+                updates.append(_Update(executables[id(self.plans.updates[group.number, key])], vectors))
         return updates
 
     @cached_property
@@ -227,9 +230,8 @@ class CompiledEngine:
 
     def initialize(self, seed: int) -> None:
         """First values: parameters from the program's initializers, moments 0, averages equal to the parameters."""
-        executable = Executable(self.device, self.plans.initialize)
         parameters = {name: self.layout.view(self._parameters, name) for name in self.layout.offsets}
-        executable.run(parameters, {"$seed": np.array(seed % 2**32, np.uint32)}, self._arena)
+        self._initialize.run(parameters, {"$seed": np.array(seed % 2**32, np.uint32)}, self._arena)
         for vector in self._moments.values():
             vector[...] = 0
         if self._averages is not None:

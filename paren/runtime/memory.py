@@ -119,6 +119,14 @@ def peak_resident() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def resident_bytes() -> int:
+    """Anonymous resident memory of this process, in bytes. Where the system does not tell, its peak of all memory."""
+    for line in read_lines(Path("/proc/self/status")):
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return peak_resident()
+
+
 def allocate(size: int) -> Bytes:
     """`size` bytes of zeros, aligned to 64 bytes or better; large ones ask for huge pages.
 

@@ -17,8 +17,11 @@ Array = npt.NDArray[np.generic]
 class Engine(Protocol):
     """Owns the state of a run and computes with it. The loop decides what is computed, and when.
 
-    `roles`: slot name -> `parameter`, `moment`, `average` or `counter`, for every slot.
+    `roles`: slot name -> `parameter`, `moment`, `average` or `counter`, for every slot. `baseline_bytes`: anonymous
+    resident memory of the process when all was compiled and nothing of the plan was allocated yet.
     """
+
+    baseline_bytes: int
 
     @property
     def roles(self) -> Mapping[str, str]: ...

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best
+from paren.runtime.memory import resident_bytes
 from paren.text.errors import InternalError
 from paren.train.best import BestStore, count_early, is_better
 from paren.train.checkpoint import CheckpointStore
@@ -24,7 +25,6 @@ from paren.train.metrics import MetricsWriter
 from paren.train.nonfinite import check_weight, find_origin, limit_error, stop_error
 from paren.train.progress import ProgressView
 from paren.train.signals import StopSignals
-from paren.train.size import resident_bytes
 from paren.train.state import Json, LoopState
 from paren.train.status import TRAINING, StatusFile
 
@@ -46,8 +46,7 @@ class Session:
     """Everything that takes part in a start of a run. `state` and the engine's slots are all that training changes.
 
     `total`: steps of the experiment. `stop`: where this start ends, at most `total`. `evaluate_every`: steps between
-    evaluations, None for none before the last step. `baseline_bytes`: memory of the process before the engine was
-    made.
+    evaluations, None for none before the last step.
     """
 
     experiment: Experiment
@@ -64,7 +63,6 @@ class Session:
     status: StatusFile
     progress: ProgressView
     signals: StopSignals
-    baseline_bytes: int
     clock: Callable[[], float] = time.perf_counter
     peak_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
@@ -250,7 +248,7 @@ def _report(session: Session, step: Step) -> None:
     regular = state.step in (1, session.total) or state.step % session.experiment.run.log_every == 0
     if regular or step.notable:
         seconds = max(pace.seconds, 1e-9)
-        session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.baseline_bytes)
+        session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.engine.baseline_bytes)
         record["tokens-per-second"] = pace.weight / seconds
         record["examples-per-second"] = pace.examples / seconds
         record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps

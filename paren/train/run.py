@@ -22,12 +22,13 @@ from paren.train.progress import ProgressView
 from paren.train.resume import Candidates, find_checkpoints, restore_newest
 from paren.train.run_directory import Place
 from paren.train.signals import StopSignals
-from paren.train.size import resident_bytes, show_bytes
+from paren.train.size import show_bytes
 from paren.train.start_from import load_weights
 from paren.train.state import LoopState
 from paren.train.status import StatusFile
 
 NOTHING_TO_DO = "done"
+TELLING = 16 << 20  # bytes; below, the loop's own objects and threads outweigh a plan
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,6 @@ class Start:
             file.progress(at.step, at.samples)
         if self.signals.stop_asked:
             return self._stopped(file)
-        baseline = resident_bytes()
         self.progress.phase("compiling")
         file.running("compiling")
         with ExitStack() as closing:
@@ -147,7 +147,6 @@ class Start:
                 status=file,
                 progress=self.progress,
                 signals=self.signals,
-                baseline_bytes=baseline,
             )
             return self._end(session, train(session))
 
@@ -163,9 +162,7 @@ class Start:
         file.progress(state.step, state.samples)
         planned = session.engine.memory().get("planned", 0)
         if planned and session.peak_bytes:
-            share = 100 * (session.peak_bytes / planned - 1)
-            peak = f"peak {show_bytes(session.peak_bytes)} of {show_bytes(planned)} planned ({share:+.0f} %)"
-            self.progress.notice(f"memory: {peak}")
+            self.progress.notice(f"memory: {describe_peak(session.peak_bytes, planned)}")
         if ended == AT_SIGNAL:
             return self._stopped(file)
         if state.updates == 0:
@@ -244,3 +241,9 @@ class Start:
     def _nothing(self, step: int, why: str) -> Outcome:
         self.progress.notice(f"{self.options.out} {why}: nothing to do")
         return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
+
+
+def describe_peak(peak: int, planned: int) -> str:
+    """What was used beside what was planned; how far they are apart only where the plan is the larger part of it."""
+    text = f"peak {show_bytes(peak)}, {show_bytes(planned)} planned"
+    return f"{text} ({100 * (peak / planned - 1):+.0f} %)" if planned >= TELLING else text

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_fakes import Trial, run_form
 
+from paren.runtime.memory import resident_bytes
 from paren.text.errors import ParenError
 from paren.train.metrics import MetricsWriter, encode
 from paren.train.progress import Bar, PlainLines, Silent, view_for
 from paren.train.read_run import read_annotations, read_metrics
-from paren.train.size import resident_bytes, show_bytes
+from paren.train.size import show_bytes
 
 NUMBERS = st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans())
 

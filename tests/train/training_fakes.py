@@ -92,6 +92,8 @@ class LinearEngine:
     `before` is called with the name of each method and its step, so that tests act in the middle of a run.
     """
 
+    baseline_bytes = 0
+
     def __init__(self, before: Callable[[str, int], None] = lambda name, step: None, rate: float = 0.05) -> None:
         self.before = before
         self.rate = rate
