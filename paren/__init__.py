@@ -1,7 +1,38 @@
 """paren: neural networks described in one text file, planned before the first step, the same on every device."""
 
-from paren.api import Experiment, Run, load, restore, sample
-from paren.restored import RestoredModel
-from paren.text.errors import ParenError
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paren.api import Experiment, Run, load, restore, sample
+    from paren.restored import RestoredModel
+    from paren.text.errors import ParenError
 
 __all__ = ["Experiment", "ParenError", "RestoredModel", "Run", "load", "restore", "sample"]
+
+# Where each public name lives: loaded when it is first asked for, so that `paren format` and `paren help` start without
+# the compiler.
+_PLACES = {
+    "Experiment": "paren.api",
+    "ParenError": "paren.text.errors",
+    "RestoredModel": "paren.restored",
+    "Run": "paren.api",
+    "load": "paren.api",
+    "restore": "paren.api",
+    "sample": "paren.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    """The public name, from its module. Raises AttributeError for any other."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'paren' has no attribute {name!r}")
+    value: object = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
