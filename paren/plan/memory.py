@@ -100,8 +100,9 @@ def _resolve_state(plan: Plan, written_slots: Collection[str]) -> Plan:
             outputs = {key: slot if value == result else value for key, value in outputs.items()}
             continue
         source = result
-        if buffers[result].place is Place.STATE and buffers[result].name in updates:
-            # The value is another slot's old content, which this plan replaces: keep it aside first.
+        if plan.outputs[name] == result and buffers[result].place is Place.STATE and buffers[result].name in updates:
+            # The value is another slot's old content, which this plan replaces: keep it aside first. (A result that
+            # became a slot above is that slot's new content.)
             buffers[next_id] = replace(
                 buffers[result], id=next_id, name=f"old {buffers[result].name}", place=Place.ARENA
             )
