@@ -1,12 +1,16 @@
-"""What a kernel means: each statement in numpy, for all rows and all iterations of its stage at once.
+"""What a kernel means: each statement in numpy, for many rows and all iterations of its stage at once.
 
 Every emitter is tested against this. Values are arrays with one dimension per kernel axis, of size 1 along the axes
-that they do not depend on, so a value of a row broadcasts over the stages that use it.
+that they do not depend on, so a value of a row broadcasts over the stages that use it. That a statement runs for all
+iterations before the next one starts gives what the loop gives, because of the rules that `paren.plan.verify_kernel`
+checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -32,38 +36,74 @@ from paren.text.errors import InternalError
 Integers = npt.NDArray[np.int64]
 EXTREMES = {"max": np.max, "min": np.min}
 POSITIONS = {"argmax": np.argmax, "argmin": np.argmin}
+BLOCK_BYTES = 32 * 2**20  # what the values of the rows that run together should take
+TEMPORARY_BYTES = 48  # what numpy holds besides for each iteration: addresses, masks, intermediate results
 
 
 def run_kernel(kernel: Kernel, buffers: Sequence[Array]) -> None:
     """Runs `kernel`; `buffers[i]` is the one-dimensional array of parameter i, written in place.
 
-    Floats of a `sum` are added in float64 and rounded once. Raises `InternalError` where an access that is not guarded
-    leaves its buffer.
+    Floats of a `sum` are added in float64 and rounded once. Rows run in blocks of about `BLOCK_BYTES`, or one by one
+    where a row needs more. Raises `InternalError` where an access that is not guarded leaves its buffer.
     """
-    run = _Run(kernel, buffers)
     with np.errstate(all="ignore"):
-        for stage in kernel.stages:
-            for statement in stage.body:
-                run.execute(stage, statement)
+        for block in _blocks(kernel):
+            run = _Run(kernel, buffers, block)
+            for stage in kernel.stages:
+                run.stage(stage)
+
+
+def _blocks(kernel: Kernel) -> Iterator[tuple[range, ...]]:
+    """Ranges of the row axes that together cover every row once: the last axes whole, as many as fit, one axis in
+    pieces, those before it index by index."""
+    left = max(1, BLOCK_BYTES // max(1, _row_bytes(kernel)))
+    pieces: list[list[range]] = []
+    for size in reversed(kernel.axes[: kernel.rows]):
+        length = min(size, left)
+        pieces.insert(0, [range(first, min(first + length, size)) for first in range(0, size, length)])
+        left //= size
+        left = max(1, left)
+    return product(*pieces)
+
+
+def _row_bytes(kernel: Kernel) -> int:
+    """About what one row needs: the values of the stage that needs most, and what numpy holds to compute them."""
+    most = 0
+    for stage in kernel.stages:
+        each = sum(s.dtype.bytes for s in stage.body if not isinstance(s, Store | Accumulate))
+        most = max(most, prod(kernel.axes[axis] for axis in stage.axes) * (each + TEMPORARY_BYTES))
+    return most
 
 
 class _Run:
-    def __init__(self, kernel: Kernel, buffers: Sequence[Array]) -> None:
+    """The execution of the rows of one block."""
+
+    def __init__(self, kernel: Kernel, buffers: Sequence[Array], block: tuple[range, ...]) -> None:
         self.kernel = kernel
         self.buffers = buffers
         self.values: dict[int, Array] = {}
-        count = len(kernel.axes)
+        ranges = [*block, *(range(size) for size in kernel.axes[kernel.rows :])]
+        self.sizes = [len(indices) for indices in ranges]
         self.axes: list[Integers] = [
-            np.arange(size, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(count)])
-            for axis, size in enumerate(kernel.axes)
+            np.array(indices, np.int64).reshape([-1 if i == axis else 1 for i in range(len(ranges))])
+            for axis, indices in enumerate(ranges)
         ]
+
+    def stage(self, stage: Stage) -> None:
+        """Executes the statements, and forgets what later stages do not see."""
+        for statement in stage.body:
+            self.execute(stage, statement)
+        if stage.axes:
+            for statement in stage.body:
+                if not isinstance(statement, Reduce | Store | Accumulate):
+                    del self.values[statement.result]
 
     def execute(self, stage: Stage, statement: Statement) -> None:
         match statement:
             case Constant(result, value, dtype):
                 self.values[result] = np.full((1,) * len(self.axes), value, dtype.numpy)
             case AxisIndex(result, index, dtype):
-                self.values[result] = (self._sum(index) // index.divisor).astype(dtype.numpy)
+                self.values[result] = self._sum(index).astype(dtype.numpy)
             case Load(result, access, dtype, fill):
                 self.values[result] = self._load(access, dtype, fill)
             case Compute():
@@ -100,7 +140,7 @@ class _Run:
         end = self.kernel.parameters[access.parameter].size
         if addresses.min() < 0 or addresses.max() >= end:
             raise InternalError(
-                "run_kernel",
+                "kernel",
                 f"{self.kernel.name} touches elements {addresses.min()} to {addresses.max()} of parameter "
                 f"{access.parameter}, which has {end}",
             )
@@ -116,13 +156,13 @@ class _Run:
         result = np.asarray(OPS[statement.op].evaluate([self.values[arg] for arg in statement.args], attrs))
         if result.dtype != statement.dtype.numpy:
             raise InternalError(
-                "run_kernel", f"{statement.op} in {self.kernel.name} gives {result.dtype}, not {statement.dtype}"
+                "kernel", f"{statement.op} in {self.kernel.name} gives {result.dtype}, not {statement.dtype}"
             )
         return result
 
     def _over_stage(self, value: Array, axes: Sequence[int]) -> Array:
         """`value` spread over its own row axes and all of `axes`, which become the last dimension in loop order."""
-        shape = [self.kernel.axes[i] if i in axes else size for i, size in enumerate(value.shape)]
+        shape = [self.sizes[i] if i in axes else size for i, size in enumerate(value.shape)]
         spread = np.moveaxis(np.broadcast_to(value, shape), axes, range(len(shape) - len(axes), len(shape)))
         return spread.reshape(*spread.shape[: len(shape) - len(axes)], -1)
 

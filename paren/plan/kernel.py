@@ -4,11 +4,14 @@ A kernel has loop axes with fixed sizes. Its first `rows` axes are independent: 
 row) may run at any time, on any thread. Within a row the stages run one after another. A stage loops over its own
 further axes in lexicographic order and executes its statements in order for each combination; a stage without axes
 executes them once. Values are in single assignment and numbered over the whole kernel. A value computed in a stage
-with axes
-is visible in that stage only; the results of its reductions, and the values of a stage without axes, are visible in
-all later
-stages of the row. A buffer that one stage stores may be loaded by later stages of the same row, at indices of that
-row only.
+with axes is visible in that stage only; the results of its reductions, and the values of a stage without axes, are
+visible in all later stages of the row. A buffer that one stage stores may be loaded by later stages of the same row, at
+indices of that row only.
+
+The iterations of a stage may be interleaved statement by statement, so within a stage with axes nothing may depend on
+their order: a parameter that is stored is not loaded or stored at another index, and the index is another element in
+each iteration; a parameter that is added to has one `Accumulate` and nothing else. `paren.plan.verify_kernel` refuses
+the rest.
 
 The meaning is `paren.codegen.python`; `paren.codegen.llvm` and a CUDA emitter must agree with it. The only freedom of
 an emitter is the order in which a `Reduce` of kind `sum` adds, which must depend on the kernel and the target alone,
@@ -67,7 +70,7 @@ class AxisIndex:
     """An affine expression of the loop axes as an integer value (from `iota`, and for random counters)."""
 
     result: int
-    index: Index  # without `value`
+    index: Index  # without `value`, and with divisor 1: whole numbers only
     dtype: DType
 
 
@@ -135,7 +138,8 @@ class Stage:
 @dataclass(frozen=True)
 class Parameter:
     """A buffer that the kernel touches: element type, number of elements, whether it reads what lies there before the
-    launch (loading what an earlier stage stored is no reading), and whether it writes it."""
+    launch (loading what an earlier stage stored is no reading), and whether it writes it. A flag that no statement
+    needs is a mistake: it would keep buffers alive or apart for nothing."""
 
     dtype: DType
     size: int

@@ -1,4 +1,5 @@
-"""Proof that a kernel keeps the rules of `paren.plan.kernel`: assignment, visibility, types, bounds, independent rows.
+"""Proof that a kernel keeps the rules of `paren.plan.kernel`: assignment, visibility, types, bounds, independent rows,
+stages in which the order of iterations does not count, parameters that are what they say.
 
 Does not decide whether the kernel computes what its nodes mean: tests compare it with the definition of the graph.
 """
@@ -66,9 +67,26 @@ class _Verifier:
         self.place = ""
         for parameter, stored in self.stores.items():
             self._independent(parameter, [self._reach(a) for a in stored + self.loads.get(parameter, [])])
+        self._parameters()
 
     def _fail(self, message: str) -> NoReturn:
-        raise InternalError("verify_kernel", f"{self.kernel.name}{self.place}: {message}")
+        raise InternalError("kernel", f"{self.kernel.name}{self.place}: {message}")
+
+    def _parameters(self) -> None:
+        """Every parameter is used, and says no more than what is done with it."""
+        added = {
+            statement.access.parameter
+            for stage in self.kernel.stages
+            for statement in stage.body
+            if isinstance(statement, Accumulate)
+        }
+        for number, parameter in enumerate(self.kernel.parameters):
+            if number not in self.loads and number not in self.stores:
+                self._fail(f"parameter {number} is not used")
+            if parameter.reads and number not in self.loads and number not in added:
+                self._fail(f"parameter {number} says that it reads, but is not loaded")
+            if parameter.writes and number not in self.stores:
+                self._fail(f"parameter {number} says that it writes, but is not stored")
 
     # Stages and values ----------------------------------------------------------------------------------------------
 
@@ -92,6 +110,9 @@ class _Verifier:
                 results.add(statement.result)
             else:
                 self.visible.add(statement.result)
+        self.place = f", stage {number}"
+        if stage.axes:
+            self._unordered(stage)
         self.filled |= self.stores.keys()
         self.visible = results | (before if stage.axes else self.visible)
 
@@ -102,6 +123,8 @@ class _Verifier:
             case AxisIndex(_, index, dtype):
                 if index.value is not None:
                     self._fail("an axis index has a gathered value")
+                if index.divisor != 1:
+                    self._fail(f"an axis index is divided by {index.divisor}")
                 self._index(stage, index)
                 return dtype
             case Load(_, access, dtype, _):
@@ -151,11 +174,11 @@ class _Verifier:
         self._access(stage, access)
         parameter = self.kernel.parameters[access.parameter]
         if access.guarded:
-            self._fail("a store is guarded")
+            self._fail(f"a store to parameter {access.parameter} is guarded")
         if not parameter.writes or (isinstance(statement, Accumulate) and not parameter.reads):
             self._fail(f"parameter {access.parameter} is written, but does not say so")
         if self._use(statement.value) is not parameter.dtype:
-            self._fail(f"a store of {self.types[statement.value]} to parameter of {parameter.dtype}")
+            self._fail(f"a store of {self.types[statement.value]} to parameter {access.parameter} of {parameter.dtype}")
         self.stores.setdefault(access.parameter, []).append(access)
 
     # Accesses -------------------------------------------------------------------------------------------------------
@@ -173,17 +196,20 @@ class _Verifier:
         if not 0 <= access.parameter < len(self.kernel.parameters):
             self._fail(f"there is no parameter {access.parameter}")
         if not len(access.indices) == len(access.strides) == len(access.sizes):
-            self._fail("indices, strides and sizes differ in number")
+            self._fail(f"indices, strides and sizes of parameter {access.parameter} differ in number")
         low = high = access.offset
         for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
             if index.value is not None:
                 if index.terms or not self._use(index.value).is_integer:
-                    self._fail(f"value {index.value} does not index")
+                    self._fail(f"value {index.value} does not index parameter {access.parameter}")
             else:
                 self._index(stage, index)
             touched = self._touched(access, index, size)
             if touched.low < 0 or touched.high >= size:
-                self._fail(f"an index from {touched.low} to {touched.high} leaves a dimension of {size} unguarded")
+                self._fail(
+                    f"an index from {touched.low} to {touched.high} leaves a dimension of {size} of parameter "
+                    f"{access.parameter} unguarded"
+                )
             low += min(touched.low * stride, touched.high * stride)
             high += max(touched.low * stride, touched.high * stride)
         end = self.kernel.parameters[access.parameter].size
@@ -196,11 +222,57 @@ class _Verifier:
             return Interval(0, size - 1)
         reach = interval(index, self.kernel.axes)
         if index.divisor != 1 and not access.guarded:
-            self._fail("an index with a divisor is not guarded")
+            self._fail(f"an index of parameter {access.parameter} with a divisor is not guarded")
         found = Interval(reach.low // index.divisor, reach.high // index.divisor)
         if not access.guarded:
             return found
         return Interval(min(max(found.low, 0), size - 1), min(max(found.high, 0), size - 1))
+
+    # Unordered iterations -------------------------------------------------------------------------------------------
+
+    def _unordered(self, stage: Stage) -> None:
+        """No element that one iteration of a stage writes is touched by another one, but for what is added."""
+        loads: dict[int, list[Access]] = {}
+        stores: dict[int, list[Access]] = {}
+        adds: dict[int, list[Access]] = {}
+        for statement in stage.body:
+            if isinstance(statement, Load | Store | Accumulate):
+                kind = loads if isinstance(statement, Load) else stores if isinstance(statement, Store) else adds
+                kind.setdefault(statement.access.parameter, []).append(statement.access)
+        for parameter, added in adds.items():
+            if len(added) > 1 or parameter in loads or parameter in stores:
+                self._fail(f"parameter {parameter} is added to, and touched by another statement")
+        for parameter, stored in stores.items():
+            if len({self._place(access) for access in stored + loads.get(parameter, [])}) > 1:
+                self._fail(f"parameter {parameter} is stored, and touched at another index")
+            if not self._moves(stage, stored[0]):
+                self._fail(f"iterations are not shown to store different elements of parameter {parameter}")
+
+    def _steps(self, access: Access) -> dict[int, int]:
+        """By how many elements each axis that runs moves an access."""
+        steps: dict[int, int] = {}
+        for index, stride in zip(access.indices, access.strides, strict=True):
+            for axis, coefficient in index.terms:
+                if self.kernel.axes[axis] > 1:
+                    steps[axis] = steps.get(axis, 0) + coefficient * stride
+        return {axis: step for axis, step in steps.items() if step}
+
+    def _place(self, access: Access) -> tuple[object, ...]:
+        """Equal for accesses that touch the same element in every iteration."""
+        if access.guarded or any(index.value is not None for index in access.indices):
+            return (access,)
+        start = access.offset + sum(
+            i.constant * stride for i, stride in zip(access.indices, access.strides, strict=True)
+        )
+        return (start, tuple(sorted(self._steps(access).items())))
+
+    def _moves(self, stage: Stage, access: Access) -> bool:
+        """Whether each iteration of the stage stores another element."""
+        axes = [axis for axis in stage.axes if self.kernel.axes[axis] > 1]
+        if axes and any(index.value is not None for index in access.indices):
+            return False
+        steps = self._steps(access)
+        return _tells_apart([(abs(steps.get(axis, 0)), self.kernel.axes[axis]) for axis in axes])
 
     # Independent rows -----------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
-from kernel_samples import F32, Body, access, axis, gather, reads, softmax, writes
+from kernel_samples import F32, Body, access, axis, gather, gelu, reads, reduction, softmax, writes
 
 from paren.codegen.python import run_kernel
 from paren.ir.op import Array
@@ -56,7 +58,7 @@ def test_an_access_outside_its_buffer_is_refused() -> None:
     with pytest.raises(InternalError) as caught:
         loaded(axis((0, 1), constant=-2), 3, 4, guarded=False)
     assert str(caught.value) == (
-        "internal error in run_kernel: sample touches elements -2 to 1 of parameter 0, which has 3"
+        "internal error in kernel: sample touches elements -2 to 1 of parameter 0, which has 3"
     )
 
 
@@ -173,7 +175,7 @@ def test_an_operation_of_another_type_is_refused() -> None:
     body.store(access(0, [1], axis()), body.compute("lt", body.constant(1.0), body.constant(2.0), dtype=F32))
     with pytest.raises(InternalError) as caught:
         run_kernel(body.kernel([], 0, [writes(1)]), [np.zeros(1, np.float32)])
-    assert str(caught.value) == "internal error in run_kernel: lt in sample gives bool, not float32"
+    assert str(caught.value) == "internal error in kernel: lt in sample gives bool, not float32"
 
 
 def test_offsets_and_strides_count_elements() -> None:
@@ -185,3 +187,32 @@ def test_offsets_and_strides_count_elements() -> None:
     out = np.zeros(2, np.float32)
     run_kernel(kernel, [floats(0, 1, 2, 3, 4, 5), out])
     assert out.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2**18, 1), (1, 2**18), (3, 87_001)])
+def test_rows_run_in_blocks_of_bounded_memory(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, these rows would take twelve times as much."""
+    monkeypatch.setattr("paren.codegen.python.BLOCK_BYTES", 2**20)
+    x = np.linspace(-4, 4, rows * columns, dtype=np.float32)
+    out = np.zeros(x.size, np.float32)
+    tracemalloc.start()
+    run_kernel(gelu(rows, columns), [x, out])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * 2**20
+    assert np.count_nonzero(out) == np.count_nonzero(x)
+
+
+@pytest.mark.parametrize("limit", [1, 3_000, 20_000])
+def test_blocks_change_nothing(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows one by one, some, and pieces of an axis that do not divide it."""
+    generator = np.random.default_rng(1)
+    for kernel in (softmax(13, 7), gelu(5, 11), reduction("sum", 13, 9, "column")):
+        buffers = [generator.normal(size=parameter.size).astype(np.float32) for parameter in kernel.parameters]
+        whole, blocks = [buffer.copy() for buffer in buffers], [buffer.copy() for buffer in buffers]
+        run_kernel(kernel, whole)
+        with monkeypatch.context() as smaller:
+            smaller.setattr("paren.codegen.python.BLOCK_BYTES", limit)
+            run_kernel(kernel, blocks)
+        for one, other in zip(whole, blocks, strict=True):
+            np.testing.assert_array_equal(one, other)

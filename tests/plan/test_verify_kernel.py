@@ -19,17 +19,22 @@ I32 = DType.INT32
 BOTH = Parameter(F32, 12, True, True)
 
 
-def made(write: Callable[[Body], None], axes: Sequence[int] = (3, 4), rows: int = 1) -> Kernel:
+def made(
+    write: Callable[[Body], None],
+    axes: Sequence[int] = (3, 4),
+    rows: int = 1,
+    parameters: Sequence[Parameter] = (reads(12), writes(12), BOTH, reads(4, I32)),
+) -> Kernel:
     """A kernel whose parameter 0 is read, 1 written, 2 both (12 floats each), and 3 read (4 integers)."""
     body = Body()
     write(body)
-    return body.kernel(axes, rows, [reads(12), writes(12), BOTH, reads(4, I32)])
+    return body.kernel(axes, rows, parameters)
 
 
 def broken(kernel: Kernel, message: str) -> None:
     with pytest.raises(InternalError) as caught:
         verify_kernel(kernel)
-    assert str(caught.value) == f"internal error in verify_kernel: sample{message}"
+    assert str(caught.value) == f"internal error in kernel: sample{message}"
 
 
 def wrong(message: str, axes: Sequence[int] = (3, 4), rows: int = 1) -> Callable[[Callable[[Body], None]], None]:
@@ -107,7 +112,7 @@ def test_types() -> None:
         body.stage(1)
         body.load(access(0, [3, 4], 0, 1), I32)
 
-    @wrong(", stage 0, statement 1: a store of int32 to parameter of float32")
+    @wrong(", stage 0, statement 1: a store of int32 to parameter 1 of float32")
     def store(body: Body) -> None:
         body.stage(1)
         body.store(access(1, [3, 4], 0, 1), body.constant(1, I32))
@@ -141,15 +146,92 @@ def test_parameters() -> None:
 
     def own(body: Body) -> None:
         body.stage(1)
-        body.store(access(1, [3, 4], 0, 1), body.constant(1.0))
+        body.store(access(0, [3, 4], 0, 1), body.constant(1.0))
         body.stage(1)
-        body.load(access(1, [3, 4], 0, 1))
+        body.load(access(0, [3, 4], 0, 1))
 
-    verify_kernel(made(own))
+    verify_kernel(made(own, parameters=[writes(12)]))
+
+
+def test_parameters_say_no_more_than_what_is_done() -> None:
+    def copy(body: Body) -> None:
+        body.stage(1)
+        body.store(access(1, [3, 4], 0, 1), body.load(access(0, [3, 4], 0, 1)))
+
+    verify_kernel(made(copy, parameters=[reads(12), writes(12)]))
+    broken(made(copy, parameters=[reads(12), writes(12), reads(5)]), ": parameter 2 is not used")
+    broken(made(copy, parameters=[reads(12), BOTH]), ": parameter 1 says that it reads, but is not loaded")
+    broken(made(copy, parameters=[BOTH, writes(12)]), ": parameter 0 says that it writes, but is not stored")
+
+
+def test_the_order_of_iterations_does_not_count() -> None:
+    """A statement may run for all iterations before the next one starts."""
+
+    @wrong(", stage 0: parameter 2 is added to, and touched by another statement")
+    def two_additions(body: Body) -> None:
+        body.stage(1)
+        for _ in range(2):
+            body.accumulate(access(2, [3, 4], 0, 1), body.constant(0.5))
+
+    @wrong(", stage 0: parameter 2 is added to, and touched by another statement")
+    def loaded_sum(body: Body) -> None:
+        body.stage(1)
+        body.accumulate(access(2, [3, 4], 0, 1), body.load(access(2, [3, 4], 0, 1)))
+
+    @wrong(", stage 0: parameter 2 is added to, and touched by another statement")
+    def stored_sum(body: Body) -> None:
+        body.stage(1)
+        body.store(access(2, [3, 4], 0, 1), body.constant(0.5))
+        body.accumulate(access(2, [3, 4], 0, 1), body.constant(0.5))
+
+    @wrong(", stage 0: parameter 2 is stored, and touched at another index")
+    def loaded_backwards(body: Body) -> None:
+        body.stage(1)
+        body.store(access(2, [3, 4], 0, 1), body.load(access(2, [3, 4], 0, axis((1, -1), constant=3))))
+
+    @wrong(", stage 0: parameter 2 is stored, and touched at another index")
+    def loaded_beside(body: Body) -> None:
+        body.stage(1)
+        body.store(access(2, [3, 4], 0, 1), body.load(access(2, [3, 4], 0, axis((1, 1), constant=-1), guarded=True)))
+
+    @wrong(", stage 0: parameter 1 is stored, and touched at another index")
+    def two_stores(body: Body) -> None:
+        body.stage(1)
+        body.store(access(1, [3, 4], 0, 1), body.constant(0.5))
+        body.store(access(1, [3, 4], 0, axis((1, -1), constant=3)), body.constant(1.5))
+
+    @wrong(", stage 0: iterations are not shown to store different elements of parameter 1")
+    def the_last_counts(body: Body) -> None:
+        body.stage(1)
+        body.store(access(1, [3], 0), body.load(access(0, [3, 4], 0, 1)))
+
+    @wrong(", stage 0: iterations are not shown to store different elements of parameter 1", (3, 2, 3))
+    def folded(body: Body) -> None:
+        body.stage(1, 2)
+        body.store(access(1, [3, 4], 0, axis((1, 1), (2, 1))), body.constant(1.0))
+
+    @wrong(", stage 0: iterations are not shown to store different elements of parameter 1")
+    def scattered(body: Body) -> None:
+        body.stage(1)
+        body.store(access(1, [3, 4], 0, gather(body.load(access(3, [4], 1), I32))), body.constant(1.0))
+
+    def in_place(body: Body) -> None:
+        body.stage(1)
+        value = body.load(access(0, [3, 4], 0, 1))
+        body.store(access(0, [3, 4], 0, 1), body.compute("neg", value))
+        body.store(access(0, [12], axis((0, 4), (1, 1))), value)
+
+    def in_order(body: Body) -> None:
+        body.stage()
+        body.store(access(0, [3, 4], 0, axis(constant=1)), body.load(access(0, [3, 4], 0, axis())))
+        body.accumulate(access(0, [3, 4], 0, axis()), body.load(access(0, [3, 4], 0, axis(constant=1))))
+
+    for write in (in_place, in_order):
+        verify_kernel(made(write, parameters=[BOTH]))
 
 
 def test_accesses() -> None:
-    @wrong(", stage 0, statement 0: an index from 1 to 4 leaves a dimension of 4 unguarded")
+    @wrong(", stage 0, statement 0: an index from 1 to 4 leaves a dimension of 4 of parameter 0 unguarded")
     def index(body: Body) -> None:
         body.stage(1)
         body.load(access(0, [3, 4], 0, axis((1, 1), constant=1)))
@@ -164,7 +246,7 @@ def test_accesses() -> None:
         body.stage(1)
         body.load(access(0, [4, 4], axis((0, 1), constant=1), 1, guarded=True))
 
-    @wrong(", stage 0, statement 1: a store is guarded")
+    @wrong(", stage 0, statement 1: a store to parameter 1 is guarded")
     def store(body: Body) -> None:
         body.stage(1)
         body.store(access(1, [3, 4], 0, axis((1, 1)), guarded=True), body.constant(1.0))
@@ -174,12 +256,12 @@ def test_accesses() -> None:
         body.stage()
         body.load(access(0, [3, 4], 0, 1))
 
-    @wrong(", stage 0, statement 0: an index with a divisor is not guarded")
+    @wrong(", stage 0, statement 0: an index of parameter 0 with a divisor is not guarded")
     def divisor(body: Body) -> None:
         body.stage(1)
         body.load(access(0, [3, 4], 0, axis((1, 1), divisor=2)))
 
-    @wrong(", stage 0, statement 1: value 0 does not index")
+    @wrong(", stage 0, statement 1: value 0 does not index parameter 0")
     def gathered_float(body: Body) -> None:
         body.stage(1)
         body.load(access(0, [12], gather(body.constant(1.0))))
@@ -189,6 +271,11 @@ def test_accesses() -> None:
         body.stage(1)
         body.stages[-1][1].append(AxisIndex(0, gather(0), I32))
 
+    @wrong(", stage 0, statement 0: an axis index is divided by 2")
+    def divided_axis(body: Body) -> None:
+        body.stage(1)
+        body.index(axis((1, 1), divisor=2))
+
     normal = Index(terms=((1, 0),))
 
     @wrong(f", stage 0, statement 0: {normal} is not in its normal form")
@@ -196,7 +283,7 @@ def test_accesses() -> None:
         body.stage(1)
         body.load(access(0, [3, 4], 0, normal))
 
-    @wrong(", stage 0, statement 0: indices, strides and sizes differ in number")
+    @wrong(", stage 0, statement 0: indices, strides and sizes of parameter 0 differ in number")
     def ragged(body: Body) -> None:
         body.stage(1)
         body.load(Access(0, (axis((0, 1)),), (4, 1), (3, 4)))
@@ -216,13 +303,16 @@ def test_rows_are_independent() -> None:
     @wrong(": rows step through parameter 2 in different ways")
     def reading_another_row(body: Body) -> None:
         body.stage(1)
-        body.store(access(2, [3, 4], 0, 1), body.load(access(2, [3, 4], axis((0, -1), constant=2), 1)))
+        body.load(access(2, [3, 4], axis((0, -1), constant=2), 1))
+        body.stage(1)
+        body.store(access(2, [3, 4], 0, 1), body.constant(1.0))
 
     @wrong(": the rows of parameter 2 are not shown to be apart")
     def reading_the_next_row(body: Body) -> None:
         body.stage(1)
         body.load(access(2, [12], axis((0, 4), (1, 1), constant=4), guarded=True))
-        body.store(access(2, [3, 4], 0, 1), 0)
+        body.stage(1)
+        body.store(access(2, [3, 4], 0, 1), body.constant(1.0))
 
     @wrong(": rows along axis 0 store the same elements of parameter 2")
     def scattering_into_other_rows(body: Body) -> None:
@@ -232,10 +322,10 @@ def test_rows_are_independent() -> None:
 
     def scattering_within_columns(body: Body) -> None:
         body.stage(1)
-        place = body.load(access(3, [4], 1), I32)
+        place = body.load(access(1, [4], 1), I32)
         body.accumulate(access(2, [4, 3], gather(place), 0), body.load(access(0, [3, 4], 0, 1)))
 
-    verify_kernel(made(scattering_within_columns))
+    verify_kernel(made(scattering_within_columns, parameters=[reads(12), reads(4, I32), BOTH]))
 
 
 def test_reading_beside_its_own_row_with_a_guard_passes() -> None:
@@ -247,12 +337,12 @@ def test_reading_beside_its_own_row_with_a_guard_passes() -> None:
         body.stage(1)
         body.reduce("sum", body.load(access(1, [3, 4], 0, axis((1, 1), constant=-1), guarded=True)))
 
-    verify_kernel(made(shifted))
+    verify_kernel(made(shifted, parameters=[reads(12), writes(12)]))
 
 
 def test_messages_name_the_kernel() -> None:
     kernel = Kernel("tanh_sum", (2,), 1, (writes(2),), ())
-    with pytest.raises(InternalError, match="verify_kernel: tanh_sum: 2 of 1 axes are rows"):
+    with pytest.raises(InternalError, match="internal error in kernel: tanh_sum: 2 of 1 axes are rows"):
         verify_kernel(replace(kernel, rows=2))
 
 
