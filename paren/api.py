@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine, Plans, make_plans
 from paren.environment import read_environment
 from paren.inspect.explain import Explanation, explain
+from paren.inspect.fit import refuse_if_too_large
 from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
 from paren.ir.program import Program, Value
@@ -26,14 +28,13 @@ from paren.lang.value import show
 from paren.restored import TOKENIZER, RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import available_memory
-from paren.text.errors import Note, ParenError, did_you_mean
+from paren.text.errors import ParenError, did_you_mean
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions, SplitData
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
 from paren.train.run import Start
 from paren.train.signals import StopSignals
-from paren.train.size import show_bytes
 from paren.train.state import Json
 
 Settings = Mapping[str, object] | Sequence[str]
@@ -161,6 +162,7 @@ class Experiment:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
+                refuse_if_too_large(self.program, self.plans, environment.memory or available_memory().bytes)
                 start = self._start(
                     opened,
                     self._open_data(data_root, view),
@@ -210,33 +212,22 @@ class Experiment:
         def make_engine() -> CompiledEngine:
             if data.tokenizer is not None:
                 data.tokenizer.save(options.out / TOKENIZER)
-            engine_plans = self.plans
-            _refuse_if_too_large(self.explain())
-            return CompiledEngine(program, engine_plans, device)
+            return _compile(program, self.plans, device, view)
 
         experiment = training.Experiment.of(program, self.digest(data))
         return Start(experiment, options, splits, make_engine, view, signals)
 
 
-def _refuse_if_too_large(explanation: Explanation) -> None:
-    """Raises E-MEM-001 if the plan does not fit the free memory, or PAREN_MEMORY."""
-    memory = explanation.data["memory"]
-    assert isinstance(memory, dict)
-    planned = memory["planned"]
-    assert isinstance(planned, int)
-    available = available_memory()
-    limit = read_environment().memory or available.bytes
-    if planned <= limit:
-        return
-    parts = ", ".join(f"{name} {show_bytes(v)}" for name, v in memory.items() if isinstance(v, int) and v)
-    peak = memory["peak"]
-    assert isinstance(peak, dict)
-    raise ParenError(
-        "E-MEM-001",
-        f"the run needs {show_bytes(planned)}, and {show_bytes(limit)} are free",
-        notes=[Note(parts), Note(f"most is alive in the graph {peak['graph']} at {peak['place']}")],
-        fix="use more microbatches, a smaller batch, or a smaller model",
-    )
+def _compile(program: Program, plans: Plans, device: Device, view: ProgressView) -> CompiledEngine:
+    """The engine; says how long compiling took and how much of it the cache saved."""
+    compiler = getattr(device, "compiler", None)
+    if compiler is None:
+        return CompiledEngine(program, plans, device)
+    compiled, reused, begin = compiler.compiled, compiler.reused, time.perf_counter()
+    engine = CompiledEngine(program, plans, device)
+    compiled, reused = compiler.compiled - compiled, compiler.reused - reused
+    view.notice(f"compiled {compiled} kernels, took {reused} from the cache: {time.perf_counter() - begin:.1f} s")
+    return engine
 
 
 def default_out(program: Program) -> Path:

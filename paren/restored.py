@@ -25,6 +25,7 @@ from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
 
 TOKENIZER = "tokenizer.json"
+_LONGEST_LIST = 8  # characters that a message names
 AnyArray = TypeVar("AnyArray")
 
 
@@ -161,7 +162,8 @@ def sample_text(model: RestoredModel, prompt: str, length: int, temperature: flo
     """Text from a language model (one int32 input `[seq]`, one row of logits for each position), piece by piece.
 
     The next token is drawn from softmax(logits / temperature) with NumPy's PCG64 of `seed`; temperature 0 takes the
-    likeliest. The model sees the last `seq` tokens. Raises E-API-001 if the run is no language model.
+    likeliest. The model sees the last `seq` tokens. Raises E-API-001 if the run is no language model, E-API-003 if the
+    prompt has characters that the tokenizer lacks.
     """
     inputs = model.model.inputs
     path = model.out / TOKENIZER
@@ -172,15 +174,39 @@ def sample_text(model: RestoredModel, prompt: str, length: int, temperature: flo
             fix="sample from a run whose data are text",
         )
     tokenizer = load_tokenizer(path)
+    _refuse_unknown_characters(tokenizer, prompt)
     return _pieces(model, tokenizer, prompt, length, temperature, np.random.default_rng(seed))
+
+
+def _refuse_unknown_characters(tokenizer: Tokenizer, prompt: str) -> None:
+    """Raises E-API-003 for characters that would vanish from the prompt: lone surrogates, which are bytes that are not
+    text, and what the tokenizer has no token for."""
+    broken = [character for character in prompt if "\ud800" <= character <= "\udfff"]
+    if broken:
+        raise ParenError(
+            "E-API-003",
+            f"the prompt is not Unicode text: it has the code {hex(ord(broken[0]))}",
+            fix="give the prompt in UTF-8, under a UTF-8 locale",
+        )
+    single = dict.fromkeys(character for character in prompt if not character.isspace())
+    lost = [character for character in single if len(tokenizer.encode(character)) == 0]
+    if lost:
+        shown = " ".join(lost[:_LONGEST_LIST])
+        more = f" and {len(lost) - _LONGEST_LIST} more" if len(lost) > _LONGEST_LIST else ""
+        raise ParenError(
+            "E-API-003",
+            f"the tokenizer of the run has no token for {shown}{more}",
+            fix="leave these characters out of the prompt",
+        )
 
 
 def _pieces(
     model: RestoredModel, tokenizer: Tokenizer, prompt: str, length: int, temperature: float, draw: np.random.Generator
 ) -> Iterator[str]:
     window = model.model.inputs[0].type.shape[0]
-    ids = [int(token) for token in tokenizer.encode(prompt or "\n")]
-    shown = "" if not prompt else tokenizer.decode(ids)
+    # A tokenizer of whole words may have nothing for the line end: then text begins after its first token.
+    ids = [int(token) for token in tokenizer.encode(prompt or "\n")] or [0]
+    shown = text = "" if not prompt else tokenizer.decode(ids)
     start = 0 if prompt else len(ids)
     for _ in range(length):
         recent = ids[-window:]
@@ -193,6 +219,8 @@ def _pieces(
         if not text.endswith("\ufffd"):
             yield text[len(shown) :]
             shown = text
+    if len(text) > len(shown):
+        yield text[len(shown) :]
 
 
 def _choose(logits: npt.NDArray[np.float64], temperature: float, draw: np.random.Generator) -> int:

@@ -132,7 +132,8 @@ def _report_usage(error: Exception, *, as_json: bool) -> int:
     message = getattr(error, "message", None) or str(error)
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
-        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        parameters = context.command.params if context is not None else ()
+        known = [name for parameter in parameters for name in parameter.opts if name.startswith("-")]
         message = f"no option `{option}`{did_you_mean(option, known)}"
     elif getattr(error, "param", None) is not None:
         message = error.format_message()  # type: ignore[attr-defined]  # a usage error has it

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paren.text.errors import Note, ParenError, render
 from paren.text.source import Span
@@ -26,7 +27,7 @@ def print_result(text: str) -> None:
 
 def print_painted(text: str, styles: Mapping[str, str]) -> None:
     """Writes a result to stdout; on a terminal, what each pattern of `styles` matches is in its style."""
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         print_result(text)
         return
     from rich.console import Console  # see print_table
@@ -48,7 +49,7 @@ def print_table(table: RenderableType) -> None:
     # rich costs a third of the start-up of `paren check`, so only what draws loads it.
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, color_system=_colours())
     if console.is_terminal:
         console.print(table)
         return
@@ -71,7 +72,7 @@ def report_errors(error: ParenError, *, as_json: bool) -> None:
         return
     from rich.console import Console  # see print_table
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=_colours())
     for number, single in enumerate(error.errors):
         if number:
             console.print()
@@ -101,6 +102,11 @@ def report_fault(error: BaseException, *, as_json: bool) -> None:
         )
     say("".join(traceback.format_exception(error)).rstrip("\n"))
     say(f"\n{text}\nThis is a fault of paren, not of your file. Please report it with the lines above.")
+
+
+def _colours() -> Literal["auto"] | None:
+    """rich's choice of colours; with NO_COLOR none, and no bold either."""
+    return None if os.environ.get("NO_COLOR") else "auto"
 
 
 def _describe_note(note: Note) -> dict[str, object]:

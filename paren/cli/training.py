@@ -44,6 +44,10 @@ Resume = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
+AllowNewLayout = Annotated[
+    bool,
+    typer.Option("--allow-new-layout", help="Resume although device or threads differ, which changes the bits."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -81,6 +85,7 @@ def run(
     threads: Threads = None,
     tensorboard: Tensorboard = False,
     data_root: DataRoot = None,
+    allow_new_layout: AllowNewLayout = False,
 ) -> None:
     """Train the network of a file.
 
@@ -100,6 +105,7 @@ def run(
         threads=threads,
         tensorboard=tensorboard,
         data_root=data_root,
+        allow_new_layout=allow_new_layout,
         progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))

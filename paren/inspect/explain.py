@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from html import escape
+from io import StringIO
 from math import prod
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from paren.engine import Plans, lay_out
@@ -17,7 +19,11 @@ from paren.plan.plan import Buffer, Launch, Plan, Product, Step
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-@dataclass(frozen=True)
+# Wider than any table: as text nothing is cut off.
+_WIDEST = 1000
+
+
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """`data` is the report for scripts; `table()` draws it for people."""
 
@@ -26,6 +32,23 @@ class Explanation:
     def table(self) -> RenderableType:
         """Memory, then the regions of every graph."""
         return Group(_memory_table(self.data), *(_graph_table(graph) for graph in _list(self.data["graphs"])))
+
+    def __rich__(self) -> RenderableType:
+        return self.table()
+
+    def __str__(self) -> str:
+        """The table as plain text, never cut off."""
+        console = Console(width=_WIDEST, file=StringIO(), color_system=None)
+        with console.capture() as capture:
+            console.print(self.table())
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def explain(program: Program, plans: Plans) -> Explanation:

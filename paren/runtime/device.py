@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -66,7 +67,7 @@ def open_device(name: str, threads: int | None = None, cache: Path | None = None
         from paren.runtime.cpu import CpuDevice  # llvmlite takes 0.1 s to import, and the reference needs none of it
 
         return CpuDevice(threads, cache, f"auto: {_no_cuda()}" if name == "auto" else "")
-    if name == "cuda" or name.startswith("cuda:"):
+    if re.fullmatch(r"cuda(:[0-9]+)?", name):
         raise ParenError(
             "E-DEV-001",
             f"device {name} cannot be used: this version of paren has no CUDA yet",

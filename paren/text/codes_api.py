@@ -14,3 +14,10 @@ register(
     "A file can be shown after the stages forms, program, graph, fused, plan and code.",
     "Name one of these stages.",
 )
+register(
+    "E-API-003",
+    "the prompt cannot be encoded",
+    "The prompt is not Unicode text, or has characters for which the tokenizer of the run has no token, so that the "
+    "model would not see them.",
+    "Leave these characters out, or train with a tokenizer that has them; `bytes` and `byte-pair` encode every text.",
+)

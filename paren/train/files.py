@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
@@ -34,6 +35,13 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def json_bytes(content: object, indent: int | None = None) -> bytes:
+    """`content` as one JSON text with a line end, in UTF-8. Bytes of a path that the locale cannot decode (Python keeps
+    them as lone surrogates) become JSON escapes, which readers turn back. Raises ValueError for nan and infinity."""
+    text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def temporary_sibling(path: Path) -> Path:

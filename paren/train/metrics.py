@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from paren.text.errors import ParenError
+from paren.train.files import json_bytes
 from paren.train.state import Json
 
 FILE = "metrics.jsonl"
@@ -21,7 +22,7 @@ MEASURED_SERIES = frozenset({"tokens-per-second", "examples-per-second", "runtim
 
 def encode(record: Mapping[str, Json]) -> bytes:
     """A line of the file. JSON has no nan: a number that is not finite is written as "nan", "inf" or "-inf"."""
-    return json.dumps(_finite(dict(record)), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+    return json_bytes(_finite(dict(record)))
 
 
 def without_measured(line: str) -> dict[str, Json]:

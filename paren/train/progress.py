@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
@@ -97,7 +98,7 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
-            console=Console(file=stream),
+            console=Console(file=stream, color_system=None if os.environ.get("NO_COLOR") else "auto"),
             refresh_per_second=5,
         )
         self._task = self._progress.add_task("", total=None, phase="starting", values="")
@@ -125,8 +126,9 @@ class Bar:
 
 
 def view_for(stream: TextIO) -> ProgressView:
-    """A bar if the stream is a terminal, else plain lines."""
-    return Bar(stream) if stream.isatty() else PlainLines(stream)
+    """A bar if the stream is a terminal that can redraw, else plain lines."""
+    redraws = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return Bar(stream) if redraws else PlainLines(stream)
 
 
 def _values(record: Mapping[str, Json]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from paren.text.errors import ParenError
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
-from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
+from paren.train.files import TEMPORARY, Files, json_bytes, temporary_sibling, write_atomically
 from paren.train.size import show_bytes
 from paren.train.state import Json
 
@@ -89,7 +89,8 @@ def decide(options: RunOptions, experiment: Experiment) -> Place:
 
 
 def read_run_file(out: Path) -> dict[str, Any] | None:
-    """The content of `run.json`, or None if there is none. Raises E-RUN-010 if it cannot be read."""
+    """The content of `run.json`, or None if there is none. Raises E-RUN-010 if it cannot be read, E-RUN-014 if `out` is
+    a file."""
     path = out / RUN
     try:
         content = json.loads(path.read_bytes())
@@ -97,6 +98,10 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
             raise TypeError("run and experiment are strings")
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise ParenError(
+            "E-RUN-014", f"{out} is a file, not the directory of a run", fix="give the directory of a run"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParenError(
             "E-RUN-010", f"{path} is damaged", fix="take another --out, or delete the directory"
@@ -127,7 +132,7 @@ def write_run_file(files: Files, options: RunOptions, experiment: Experiment, ru
         },
     }
     try:
-        write_atomically(files, options.out / RUN, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+        write_atomically(files, options.out / RUN, json_bytes(content, indent=1))
     except OSError as error:
         raise not_writable(options.out / RUN, error) from error
 

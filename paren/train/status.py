@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paren.text.errors import ParenError
-from paren.train.files import Files, write_atomically
+from paren.train.files import Files, json_bytes, write_atomically
 
 FILE = "status.json"
 
@@ -93,5 +93,5 @@ class StatusFile:
     def _write(self, durable: bool) -> None:
         self._written = time.monotonic()
         self.status = replace(self.status, updated=now())
-        content = json.dumps(asdict(self.status), indent=1, ensure_ascii=False).encode() + b"\n"
+        content = json_bytes(asdict(self.status), indent=1)
         write_atomically(self.files, self.out / FILE, content, durable=durable)

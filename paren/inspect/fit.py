@@ -1,0 +1,79 @@
+"""Whether a run fits in memory, and the smallest change of its file with which it would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paren.engine import Plans, make_plans
+from paren.inspect.explain import Explanation, explain
+from paren.ir.program import Program
+from paren.lang.elaborate import elaborate
+from paren.lang.value import show
+from paren.text.errors import Note, ParenError
+from paren.train.size import show_bytes
+
+
+def refuse_if_too_large(program: Program, plans: Plans, limit: int) -> None:
+    """Raises E-MEM-001, at `:batch`, if the plan needs more than `limit` bytes: with its parts, where most is alive,
+    and the fewest microbatches that would fit."""
+    explanation = explain(program, plans)
+    planned = planned_bytes(explanation)
+    if planned <= limit:
+        return
+    memory = explanation.data["memory"]
+    assert isinstance(memory, dict)
+    parts = ", ".join(
+        f"{name} {show_bytes(v)}" for name, v in memory.items() if isinstance(v, int) and v and name != "planned"
+    )
+    peak = memory["peak"]
+    assert isinstance(peak, dict)
+    raise ParenError(
+        "E-MEM-001",
+        f"the run needs {show_bytes(planned)}, and {show_bytes(limit)} are free",
+        program.run.spans.get("batch"),
+        notes=[Note(parts), Note(f"most is alive in the graph {peak['graph']} at {peak['place']}")],
+        fix=_smallest_change(program, planned, limit),
+    )
+
+
+def planned_bytes(explanation: Explanation) -> int:
+    """What the run of a report needs in all."""
+    memory = explanation.data["memory"]
+    assert isinstance(memory, dict)
+    planned = memory["planned"]
+    assert isinstance(planned, int)
+    return planned
+
+
+def _smallest_change(program: Program, planned: int, limit: int) -> str:
+    """The fewest microbatches that fit. Memory grows about linearly with the rows of a call: the plan of one row gives
+    the line, and what the line promises is planned before it is said."""
+    batch, rows = program.run.batch, program.rows
+    least = _planned_for(program, 1) if rows > 1 else planned
+    if least > limit:
+        return f"make the model smaller: one example a call needs {show_bytes(least)}"
+    fitting = 1 + (limit - least) * (rows - 1) // max(1, planned - least)
+    while fitting > 1:
+        microbatches = -(-batch // fitting)
+        needed = _planned_for(program, -(-batch // microbatches))
+        if needed <= limit:
+            return f"write :microbatches {microbatches}, which needs {show_bytes(needed)}"
+        fitting -= max(1, fitting // 8)
+    return f"write :microbatches {batch}, which needs {show_bytes(least)}"
+
+
+def _planned_for(program: Program, rows: int) -> int:
+    """What the run needs with so many rows in a call; the file is evaluated again, from the texts it was read from."""
+    texts = {path: text.encode() for path, text in program.sources.items()}
+
+    def read_file(path: Path) -> bytes:
+        return texts[str(path)]
+
+    smaller = elaborate(
+        program.path,
+        variant=program.variant,
+        overrides=[f"{setting.name}={show(setting.value)}" for setting in program.settings],
+        rows=rows,
+        read_file=read_file,
+    )
+    return planned_bytes(explain(smaller, make_plans(smaller)))
