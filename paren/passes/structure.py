@@ -1,7 +1,8 @@
 """Simplifications that patterns cannot say, because they compute attributes or values. One function each.
 
 Each is a `Rule`: it returns a node that stands for the operation asked for, or None. All keep the value;
-`reduce_of_broadcast` and `add_to_scatter` to rounding: they multiply instead of adding, or add in another order.
+`reduce_of_broadcast`, `softmax_gradient` and `add_to_scatter` to rounding: they multiply instead of adding, or compute
+in another order.
 """
 
 from __future__ import annotations
@@ -330,6 +331,25 @@ def reduce_of_broadcast(builder: Builder, name: str, args: tuple[Node, ...], att
     rest = tuple(left.index(axis) for axis in axes if axis in places)
     result = builder.emit(name, (smaller,), {"axes": rest}, span)
     return builder.apply("mul", result, count, span=span) if name == "sum" else result
+
+
+@_on("mul")
+def softmax_gradient(builder: Builder, name: str, args: tuple[Node, ...], attrs: Attrs, span: Span) -> Node | None:
+    """With p = e / s, where e is an exponential and s the sum of its row: e (g / s + r) = p (g + r s).
+
+    The gradient of a softmax needs its result, which is kept for the product that takes it, and not its argument.
+    """
+    for power, factor in (args, reversed(args)):
+        if power.op.name != "exp" or factor.op.name != "add":
+            continue
+        for share, rest in (factor.args, reversed(factor.args)):
+            if share.op.name != "div" or rest.op.name != "broadcast" or share.args[1].op.name != "broadcast":
+                continue
+            g, total = share.args
+            if total.args[0].op.name == "sum" and total.args[0].args[0] is power:
+                moved = builder.apply("add", g, builder.apply("mul", rest, total, span=span), span=span)
+                return builder.apply("mul", builder.apply("div", power, total, span=span), moved, span=span)
+    return None
 
 
 @_on("contract")

@@ -131,10 +131,13 @@ class _Fuser:
         """A transpose that a product writes: it belongs to the product's group."""
         if node.op.name != "transpose":
             return False
-        call = self.storage.products.get(node.args[0].number)
+        contraction = node
+        while contraction.op.name in ("reshape", "transpose"):
+            contraction = contraction.args[0]
+        call = self.storage.products.get(contraction.number)
         if call is None or call.result is not node:
             return False
-        self.group_of[node.number] = self.group_of[node.args[0].number]
+        self.group_of[node.number] = self.group_of[contraction.number]
         return True
 
     # What a node reads ----------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ BROADCAST_GROWTH = 8
 @dataclass(frozen=True)
 class ProductCall:
     """A contraction as a product. `a` and `b` are views as in the product (after a swap), `result` the node whose
-    buffer it writes: the contraction, a transpose of it, or, with `slot`, the state input that it adds to."""
+    buffer it writes: the contraction or its elements in another order, or, with `slot`, the term that it adds to that
+    state input."""
 
     node: Node
     shape: Shape
@@ -150,44 +151,74 @@ def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | No
 
 
 def _place_results(storage: Storage, outputs: set[int]) -> None:
-    """For every contraction without a slot: the node whose buffer it writes, itself or its only user, a transpose."""
+    """For every contraction without a slot: the node whose buffer it writes, itself or the last transpose of its only
+    users."""
     for node in storage.graph.nodes:
         if not is_product(node) or node.number in storage.products:
             continue
-        users = storage.users[node.number]
-        result = node
-        if len(users) == 1 and users[0].op.name == "transpose" and node.number not in outputs:
-            result = users[0]
-        plain = View(node, contiguous(node.shape), 0)
         # The real operands are not known yet; contiguous ones tell whether the transposed result has a product at all.
-        placed = _result_view(node, result)
         left, right = (View(arg, contiguous(arg.shape), 0) for arg in node.args)
-        shape = product_of(node, left, right, placed)
+        result = _last_transpose(storage, node, outputs)
+        placed = _result_view(node, result)
+        shape = None if placed is None else product_of(node, left, right, placed)
         if shape is None:
-            result, shape = node, product_of(node, left, right, plain)
+            result = node
+            shape = product_of(node, left, right, View(node, contiguous(node.shape), 0))
         if shape is None:
             raise AssertionError(f"{node!r} has no product: `normalise_contractions` was not run")
-        if result is not node:
-            storage.hidden.add(node.number)
         storage.products[node.number] = ProductCall(node, shape, left, right, result, None)
+        storage.hidden |= _chain(storage.products[node.number]) - {result.number}
 
 
-def _result_view(node: Node, result: Node) -> View:
-    """The contraction's own dimensions as strides in the buffer of `result`, which is it or a transpose of it."""
-    strides = contiguous(result.shape)
-    if result is node:
-        return View(result, strides, 0)
-    axes: tuple[int, ...] = result.attrs["axes"]  # type: ignore[assignment]
-    placed = [0] * len(axes)
-    for position, axis in enumerate(axes):
-        placed[axis] = strides[position]
-    return View(result, tuple(placed), 0)
+def _last_transpose(storage: Storage, node: Node, outputs: set[int]) -> Node:
+    """The last transpose that `node` reaches through transposes and reshapes, each the only user of the one before it;
+    `node` itself where there is none."""
+    chain = [node]
+    while chain[-1].number not in outputs and len(storage.users[chain[-1].number]) == 1:
+        (user,) = storage.users[chain[-1].number]
+        if user.op.name not in ("reshape", "transpose"):
+            break
+        chain.append(user)
+    while len(chain) > 1 and chain[-1].op.name != "transpose":
+        chain.pop()
+    return chain[-1]
+
+
+def _result_view(node: Node, result: Node) -> View | None:
+    """The contraction's own dimensions as strides in the buffer of `result`, which is made of it by transposes and
+    reshapes, if by anything; None where the strides are not regular."""
+    view: View | None = View(result, contiguous(result.shape), 0)
+    current = result
+    while current is not node and view is not None:
+        source = current.args[0]
+        if current.op.name == "reshape":
+            view = reshape_view(view, current.shape, source.shape)
+        else:
+            axes: tuple[int, ...] = current.attrs["axes"]  # type: ignore[assignment]
+            placed = [0] * len(axes)
+            for position, axis in enumerate(axes):
+                placed[axis] = view.strides[position]
+            view = View(result, tuple(placed), 0)
+        current = source
+    return view
+
+
+def _chain(call: ProductCall) -> set[int]:
+    """The numbers of the nodes from a product's contraction to its result."""
+    numbers = {call.node.number}
+    current = call.result
+    while current is not call.node:
+        numbers.add(current.number)
+        current = current.args[0]
+    return numbers
 
 
 def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
     """Chooses views for the operands of a contraction, and gives the nodes that have to be stored for them."""
     call = storage.products[node.number]
     result = _result_view(node, call.result)
+    if result is None:
+        raise AssertionError(f"{call.result!r} has no regular strides")
     plain = [View(arg, contiguous(arg.shape), 0) for arg in node.args]
     views = [view_of(storage, arg, must) or p for arg, p in zip(node.args, plain, strict=True)]
     for a, b in ((views[0], views[1]), (views[0], plain[1]), (plain[0], views[1]), (plain[0], plain[1])):
@@ -222,7 +253,7 @@ def _update_in_place(storage: Storage, outputs: set[int]) -> None:
         for call in calls:
             if isinstance(call, ProductCall):
                 storage.products[call.node.number] = call
-                storage.hidden |= {call.node.number, call.result.number}
+                storage.hidden |= _chain(call)
             elif isinstance(call, ScatterCall):
                 storage.scatters[call.node.number] = call
                 storage.hidden.add(call.node.number)
@@ -277,16 +308,17 @@ def _accumulating(storage: Storage, node: Node, slot: Node, outputs: set[int]) -
         return None
     if node.op.name == "scatter_add":
         return ScatterCall(node, slot)
-    contraction, result = node, node
-    if node.op.name == "transpose":
-        contraction = node.args[0]
+    contraction = node
+    while contraction.op.name in ("reshape", "transpose"):
+        contraction = contraction.args[0]
         if len(storage.users[contraction.number]) != 1 or contraction.number in outputs:
             return None
-    if not is_product(contraction):
+    placed = _result_view(contraction, node) if is_product(contraction) else None
+    if placed is None:
         return None
     left, right = (View(arg, contiguous(arg.shape), 0) for arg in contraction.args)
-    shape = product_of(contraction, left, right, _result_view(contraction, result))
-    return None if shape is None else ProductCall(contraction, shape, left, right, result, slot)
+    shape = product_of(contraction, left, right, placed)
+    return None if shape is None else ProductCall(contraction, shape, left, right, node, slot)
 
 
 # Storing and recomputing --------------------------------------------------------------------------------------------

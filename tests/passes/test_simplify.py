@@ -40,8 +40,9 @@ def test_simplifying_twice_changes_nothing(graph: Graph) -> None:
 
 
 def work(graph: Graph) -> int:
-    """Elements computed, those that only move aside."""
-    return sum(node.type.size for node in graph.nodes if node.op.kind in ("elementwise", "contract", "index"))
+    """Elements computed or reduced, those that only move aside."""
+    computed = sum(node.type.size for node in graph.nodes if node.op.kind in ("elementwise", "contract", "index"))
+    return computed + sum(node.args[0].type.size for node in graph.nodes if node.op.kind == "reduce")
 
 
 def show_shape(graph: Graph) -> str:
@@ -206,6 +207,26 @@ def test_products_take_in_transpositions() -> None:
     assert pair.operations(turned) == ["transpose", "contract"]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_gradient_of_a_softmax_is_written_with_its_result(turned: bool) -> None:
+    """p (g + r s) for e (g / s + r): the exponential is needed for the softmax itself only."""
+    pair = Pair()
+
+    def wide(row: tuple[Node, Node]) -> tuple[Node, Node]:
+        return pair.emit("broadcast", row, shape=(3, 4), axes=(0,))
+
+    power = pair.emit("exp", pair.input(3, 4))
+    total, g, rest = wide(pair.emit("sum", power, axes=(1,))), pair.input(3, 4), wide(pair.input(3))
+    share = pair.emit("div", g, total)
+    factor = pair.emit("add", rest, share) if turned else pair.emit("add", share, rest)
+    result = pair.emit("mul", factor, power) if turned else pair.emit("mul", power, factor)
+    both = pair.emit("add", pair.emit("div", power, total), result)
+    assert sorted(pair.operations(both)) == ["add", "add", "broadcast", "broadcast", "div", "exp", "mul", "mul", "sum"]
+    other = wide(pair.emit("sum", pair.emit("exp", g), axes=(1,)))
+    apart = pair.emit("mul", power, pair.emit("add", pair.emit("div", g, other), rest))
+    assert apart[1].args[0] is power[1]
+
+
 def test_every_structural_simplification_is_met_by_a_test() -> None:
     """The tests above are found to reach each function, so that none is dead."""
     reached: set[str] = set()
@@ -221,6 +242,7 @@ def test_every_structural_simplification_is_met_by_a_test() -> None:
         test_slices_and_padding_fold()
         test_reductions_fold("sum")
         test_products_take_in_transpositions()
+        test_the_gradient_of_a_softmax_is_written_with_its_result(False)
     finally:
         STRUCTURAL.update(original)
     known = {rule.__name__ for rules in original.values() for rule in rules}  # type: ignore[attr-defined]

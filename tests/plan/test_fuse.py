@@ -18,6 +18,7 @@ from networks import (
     gelu,
     layer_norm,
     linear,
+    matmul,
     over_rows,
     reduce_last,
     scalar,
@@ -33,6 +34,7 @@ from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.passes.gradient import differentiate
 from paren.passes.simplify import simplify
+from paren.plan.memory import place
 from paren.plan.plan import Launch, Place, Plan, Product
 
 
@@ -167,6 +169,43 @@ def test_attention_copies_no_head() -> None:
     assert (mixed.c.leading, mixed.c.batch_strides) == (8, (40, 4))
     assert (out.m, out.n, out.k, out.batch) == (10, 8, 8, ())
     assert kernels(plan) == ["add", "max_sum_div", "add"]
+
+
+def test_training_attention_keeps_one_matrix_of_positions_a_layer() -> None:
+    """The probabilities, which the product needs; not the scores. In the last kernel of a layer they meet two more."""
+    builder = Builder("layers")
+    x = batch(builder, "x", 2, 5, 8)
+    for layer in range(3):
+        x = builder.apply("add", x, attention(builder, x, f"a{layer}", 2))
+    plan = place(checked(builder.graph(gradient(builder, total(builder, builder.apply("mul", x, x))))))
+    wide = [buffer for buffer in plan.buffers if buffer.type.shape == (2, 2, 5, 5)]
+    alive = [sum(buffer.first <= step <= buffer.last for buffer in wide) for step in range(len(plan.steps))]
+    assert max(alive) == 5
+    assert alive.index(5) > next(step for step, number in enumerate(alive) if number == 3)
+
+
+def test_products_write_through_reshapes() -> None:
+    """Heads that a contraction gives with an axis of size 1, and then side by side, are not copied."""
+    builder = Builder("heads")
+    weights, v = state(builder, "w", 2, 3, 1, 5, 5), state(builder, "v", 2, 3, 5, 4)
+    mixed = emit(builder, "contract", weights, v, batch=((0, 1), (0, 1)), contracting=((4,), (2,)))
+    heads = emit(builder, "reshape", mixed, shape=(2, 3, 5, 4))
+    joined = emit(builder, "reshape", emit(builder, "transpose", heads, axes=(0, 2, 1, 3)), shape=(2, 5, 12))
+    out = matmul(builder, joined, state(builder, "o", 12, 7))
+    plan = checked(builder.graph({"y": out, "o": builder.apply("add", state(builder, "o2", 12, 7), 1.0)}))
+    assert [type(step) for step in plan.steps if step.nodes[0].endswith("contract")] == [Product, Product]
+    assert stored(plan) == ["transpose [2, 5, 3, 4]", "contract [2, 5, 7]", "add [12, 7]"]
+
+
+def test_reshaped_gradients_accumulate_in_their_slot() -> None:
+    builder = Builder("slot")
+    x, g, slot = batch(builder, "x", 6, 4), batch(builder, "g", 6, 10), state(builder, "slot", 2, 5, 4)
+    product = emit(builder, "contract", g, x, batch=((), ()), contracting=((0,), (0,)))
+    plan = checked(
+        builder.graph({"slot": builder.apply("add", slot, emit(builder, "reshape", product, shape=slot.shape))})
+    )
+    assert [product.accumulate for product in products(plan)] == [True]
+    assert len(plan.steps) == 1
 
 
 def test_dropout_masks_are_computed_again() -> None:
