@@ -132,7 +132,10 @@ class Experiment:
             if run[name] is not None:
                 del run[name]["span"]
         groups = [(group.number, group.parameters, group.moments) for group in program.updates]
-        content.update(repr((sorted(run.items()), groups, program.metrics, data.identity)).encode())
+        sampled = [(each.name, each.every, each.reduce) for each, _ in program.diagnostics.values()]
+        evaluated = program.data.options.get("evaluation-count")
+        parts = (sorted(run.items()), groups, program.metrics, sampled, evaluated, data.identity)
+        content.update(repr(parts).encode())
         return content.hexdigest()
 
     def run(
