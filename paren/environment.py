@@ -1,7 +1,7 @@
-"""The environment variables that paren reads, and nothing else reads any: `PAREN_*`.
+"""The environment variables that paren reads, and nothing else reads any: `PAREN_*`, and what a terminal can show.
 
-`read_environment` reads them all at once into a frozen record, so that a misspelt name or a wrong value is found before
-anything runs. `docs/environment.md` is generated from `VARIABLES`.
+`read_environment` reads `PAREN_*` all at once into a frozen record, so that a misspelt name or a wrong value is found
+before anything runs. `docs/environment.md` is generated from `VARIABLES`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,21 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         cache=Path(cache).expanduser() if cache else Path(platformdirs.user_cache_dir("paren")),
         data=_existing_folder("PAREN_DATA", data) if data else None,
     )
+
+
+def given_names() -> list[str]:
+    """The names of the `PAREN_*` variables that are set, sorted."""
+    return sorted(name for name in os.environ if name.startswith(PREFIX))
+
+
+def wants_colour() -> bool:
+    """Whether `NO_COLOR` is unset or empty."""
+    return not os.environ.get("NO_COLOR")
+
+
+def can_redraw() -> bool:
+    """Whether `TERM` names a terminal that can write over a line."""
+    return os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def parse_size(text: str, name: str) -> int:

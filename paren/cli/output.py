@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from paren.environment import wants_colour
 from paren.text.errors import Note, ParenError, render
 from paren.text.source import Span
 
@@ -27,7 +27,7 @@ def print_result(text: str) -> None:
 
 def print_painted(text: str, styles: Mapping[str, str]) -> None:
     """Writes a result to stdout; on a terminal, what each pattern of `styles` matches is in its style."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not sys.stdout.isatty() or not wants_colour():
         print_result(text)
         return
     from rich.console import Console  # see print_table
@@ -106,7 +106,7 @@ def report_fault(error: BaseException, *, as_json: bool) -> None:
 
 def _colours() -> Literal["auto"] | None:
     """rich's choice of colours; with NO_COLOR none, and no bold either."""
-    return None if os.environ.get("NO_COLOR") else "auto"
+    return "auto" if wants_colour() else None
 
 
 def _describe_note(note: Note) -> dict[str, object]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-from paren.environment import PREFIX, Environment, read_environment
+from paren.environment import Environment, given_names, read_environment
 from paren.inspect import installation
 from paren.inspect.examination import FAIL, PASS, Examination, Row
 from paren.text.errors import ParenError
@@ -45,5 +44,4 @@ def read_variables() -> tuple[Environment | None, Row]:
         environment = read_environment()
     except ParenError as error:
         return None, Row("environment", FAIL, error.message, error.code)
-    names = sorted(name for name in os.environ if name.startswith(PREFIX))
-    return environment, Row("environment", PASS, ", ".join(names) or "no variable is set")
+    return environment, Row("environment", PASS, ", ".join(given_names()) or "no variable is set")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
@@ -10,6 +9,7 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from paren.environment import can_redraw, wants_colour
 from paren.train.state import Json
 
 SHOWN = ("loss", "evaluation/loss", "rate", "tokens-per-second")
@@ -98,7 +98,7 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
-            console=Console(file=stream, color_system=None if os.environ.get("NO_COLOR") else "auto"),
+            console=Console(file=stream, color_system="auto" if wants_colour() else None),
             refresh_per_second=5,
         )
         self._task = self._progress.add_task("", total=None, phase="starting", values="")
@@ -127,7 +127,7 @@ class Bar:
 
 def view_for(stream: TextIO) -> ProgressView:
     """A bar if the stream is a terminal that can redraw, else plain lines."""
-    redraws = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    redraws = stream.isatty() and can_redraw()
     return Bar(stream) if redraws else PlainLines(stream)
 
 
