@@ -233,6 +233,12 @@ def _remainder(a: Array, b: Array) -> Array:
     return np.asarray(np.remainder(a, b))
 
 
+def _remainder_vjp(builder: Builder, node: Node, g: Node) -> Gradients:
+    """The remainder is a - b floor(a / b), whose floor is constant almost everywhere."""
+    do = _at(builder, node)
+    return [g, do("neg", do("mul", g, do("floor_divide", *node.args)))]
+
+
 def _apart(generator: np.random.Generator) -> list[Sample]:
     """Two operands that differ by at least 0.1 everywhere, and integers."""
     a = generator.uniform(-2, 2, (4, 5))
@@ -279,7 +285,7 @@ binary("div", np.divide, _div, _floats(0.3, 2, 2))
 binary("pow", np.power, _pow, _pow_samples)
 binary("maximum", np.maximum, _extreme("gt"), _apart, domain=need.NUMBERS)
 binary("minimum", np.minimum, _extreme("lt"), _apart, domain=need.NUMBERS)
-binary("remainder", _remainder, None, _quotients, domain=need.NUMBERS)
+binary("remainder", _remainder, _remainder_vjp, _quotients, domain=need.NUMBERS)
 binary("floor_divide", np.floor_divide, None, _quotients, domain=need.NUMBERS)
 binary("lt", np.less, None, _comparable, domain=need.NUMBERS, result=DType.BOOL)
 binary("le", np.less_equal, None, _comparable, domain=need.NUMBERS, result=DType.BOOL)
