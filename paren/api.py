@@ -46,7 +46,10 @@ def load(path: str | Path, variant: str | None = None, set: Settings = ()) -> Ex
     `variant` names a `defvariant`. `set` overrides settings: `{"rate": 1e-3}`, or texts `"rate=1e-3"` as on the
     command line.
     """
-    overrides = [f"{name}={_text(value)}" for name, value in set.items()] if isinstance(set, Mapping) else list(set)
+    if isinstance(set, str):
+        overrides = [set]
+    else:
+        overrides = [f"{name}={_text(value)}" for name, value in set.items()] if isinstance(set, Mapping) else list(set)
     return Experiment(elaborate(path, variant=variant, overrides=overrides))
 
 
@@ -77,11 +80,16 @@ class Run:
         return restore(self.out, device, best=best)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Experiment:
     """A loaded file. Loading and looking compute nothing and read no data."""
 
     program: Program
+
+    def __repr__(self) -> str:
+        program = self.program
+        variant = f", variant {program.variant}" if program.variant else ""
+        return f"<Experiment {program.path}{variant}: {sum(s.type.size for s in program.parameters):,} parameters>"
 
     @cached_property
     def plans(self) -> Plans:

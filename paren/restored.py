@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from paren.data.tokenizer import Tokenizer, load_tokenizer
@@ -39,10 +41,10 @@ class RestoredModel:
     """
 
     out: Path
-    program: Program
+    program: Program = field(repr=False)
     step: int
-    device: Device
-    weights: Mapping[str, Array]
+    device: Device = field(repr=False)
+    weights: Mapping[str, Array] = field(repr=False)
     _executables: dict[int, tuple[Executable, Bytes]] = field(default_factory=dict, repr=False)
 
     @property
@@ -64,14 +66,20 @@ class RestoredModel:
         return {name: np.array(value) for name, value in self.weights.items()}
 
     def save(self, path: str | Path) -> None:
-        """Writes the parameters as a safetensors file."""
-        save_file(self.parameters(), str(path))
+        """Writes the parameters as a safetensors file. Raises E-RUN-005 where that is not possible."""
+        try:
+            save_file(self.parameters(), str(path))
+        except (OSError, SafetensorError) as error:
+            raise ParenError(
+                "E-RUN-005", f"{path} could not be written ({error})", fix="give a path in a folder that is writable"
+            ) from error
 
     def __call__(self, *inputs: AnyArray) -> AnyArray:
-        """The model's result for a batch. Raises E-DATA-023 for inputs that do not fit the declared ones."""
+        """The model's result for a batch. Raises E-DATA-023 for inputs that do not fit the declared ones, or have
+        values that the model cannot take (a token beyond its vocabulary)."""
         arrays = [array if isinstance(array, np.ndarray) else _from_torch(array) for array in inputs]
         result = self._run([self._checked(i, array) for i, array in enumerate(arrays)])
-        if all(isinstance(array, np.ndarray) for array in inputs):
+        if not any(hasattr(array, "detach") for array in inputs):
             return result  # type: ignore[return-value]
         import torch  # only for who has tensors of it
 
@@ -90,12 +98,37 @@ class RestoredModel:
                 wanted.span,
                 fix="give a batch: one or more examples along the first axis",
             )
+        kinds = "bui" if wanted.type.dtype.is_integer else "buif"
+        if array.dtype.kind not in kinds:
+            raise ParenError(
+                "E-DATA-023",
+                f"input {wanted.name} holds {array.dtype}, the model takes {wanted.type.dtype}",
+                wanted.span,
+                fix=f"convert it to {wanted.type.dtype}",
+            )
+        for low, high in self._ranges.get(wanted.name, ()):
+            least, greatest = int(array.min()), int(array.max())
+            if least < low or greatest >= high:
+                value = least if least < low else greatest
+                raise ParenError(
+                    "E-DATA-023",
+                    f"input {wanted.name} holds {value}, the model takes {low} .. {high - 1}",
+                    wanted.span,
+                )
         return np.ascontiguousarray(array, wanted.type.dtype.numpy)
+
+    @cached_property
+    def _ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """Integer inputs by name -> the ranges (low, high) in which the model takes them."""
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for bound in self.model.bounds():
+            ranges.setdefault(bound.field, []).append((bound.low, bound.high))
+        return ranges
 
     def _run(self, arrays: list[Array]) -> Array:
         fields = self.model.inputs
         if len(arrays) != len(fields) or len({len(array) for array in arrays}) != 1:
-            lengths = ", ".join(str(len(array)) for array in arrays)
+            lengths = ", ".join(str(len(array)) for array in arrays) or "no input"
             names = ", ".join(field.name for field in fields)
             raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
         rows = len(arrays[0])
@@ -163,7 +196,7 @@ def sample_text(model: RestoredModel, prompt: str, length: int, temperature: flo
 
     The next token is drawn from softmax(logits / temperature) with NumPy's PCG64 of `seed`; temperature 0 takes the
     likeliest. The model sees the last `seq` tokens. Raises E-API-001 if the run is no language model, E-API-003 if the
-    prompt has characters that the tokenizer lacks.
+    prompt has characters that the tokenizer lacks, E-API-004 for a temperature below 0.
     """
     inputs = model.model.inputs
     path = model.out / TOKENIZER
@@ -173,6 +206,8 @@ def sample_text(model: RestoredModel, prompt: str, length: int, temperature: flo
             f"{model.out} holds no language model: a model of one row of tokens, and a tokenizer, are needed",
             fix="sample from a run whose data are text",
         )
+    if not temperature >= 0:
+        raise ParenError("E-API-004", f"the temperature is {temperature}, a number of at least 0 is needed")
     tokenizer = load_tokenizer(path)
     _refuse_unknown_characters(tokenizer, prompt)
     return _pieces(model, tokenizer, prompt, length, temperature, np.random.default_rng(seed))

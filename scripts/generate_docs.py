@@ -1,4 +1,5 @@
-"""Writes the reference pages that follow from the code: error codes, environment variables, commands (in docs/).
+"""Writes the reference pages that follow from the code: error codes, keys of `defrun`, environment variables, commands
+(in docs/).
 
 With `--check` nothing is written; the exit status is 1 if a page differs from what would be written.
 """
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 from paren.cli.app import app
 from paren.environment import VARIABLES
+from paren.lang.run_keys import RUN_KEYS
 from paren.text.codes import CODES, Code
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -23,7 +25,14 @@ AREAS = {
     "E-NAME": "Names",
     "E-FORM": "Forms and keywords",
     "E-TYPE": "Shapes and types",
-    "E-EVAL": "Evaluation",
+    "E-CALL": "Calls",
+    "E-IMP": "Imports",
+    "E-PARAM": "Parameters",
+    "E-MODEL": "Models",
+    "E-LOSS": "Losses",
+    "E-OPT": "Optimizers",
+    "E-DEFRUN": "The form defrun",
+    "E-STUDY": "Studies",
     "E-SET": "Settings",
     "E-DATA": "Data",
     "E-MEM": "Memory",
@@ -31,7 +40,6 @@ AREAS = {
     "E-ENV": "Environment",
     "E-RUN": "Runs",
     "E-CKPT": "Checkpoints",
-    "E-STORE": "Stores",
     "E-CLI": "Command line",
     "E-NUM": "Numbers that are not finite",
     "E-START": "First weights",
@@ -108,7 +116,29 @@ def command_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"errors.md": error_page, "environment.md": environment_page, "commands.md": command_page}
+def run_page() -> str:
+    """Every key of `defrun` with its values, default and meaning."""
+    lines = [
+        "# Keys of defrun",
+        "",
+        "`(defrun :key value ...)` says how a file is trained. An unknown key is an error (E-FORM-004), and so is one",
+        "that is given twice. This page is written by `scripts/generate_docs.py`.",
+        "",
+        "| key | value | without it | meaning |",
+        "|---|---|---|---|",
+    ]
+    for key in RUN_KEYS:
+        default = "must be there" if key.required else key.absent if key.default is None else f"`{key.default}`"
+        lines.append(f"| `:{key.name}` | {key.values} | {default} | {key.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "defrun.md": run_page,
+    "errors.md": error_page,
+    "environment.md": environment_page,
+    "commands.md": command_page,
+}
 
 
 def main() -> int:

@@ -142,12 +142,14 @@ class RunForm:
 
 @dataclass(frozen=True)
 class Model:
-    """A `defmodel`: inputs per example, and the graph of a call with dropout off on `rows` examples."""
+    """A `defmodel`: inputs per example, and the graph of a call with dropout off on `rows` examples. `bounds()`: what
+    the model asks of its integer inputs, by their names."""
 
     name: str
     inputs: tuple[Field, ...]
     span: Span
     forward: Callable[[int], Graph]  # rows -> graph; inputs: state parameters, batch fields; output "result"
+    bounds: Callable[[], tuple[Bound, ...]] = tuple
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paren.ir.graph import Builder, Graph, Node
-from paren.ir.program import Diagnostic, Field, Model
+from paren.ir.program import Bound, Diagnostic, Field, Model
 from paren.ir.types import DType, TensorType
 from paren.lang.core import Compiler
 from paren.lang.data import parse_fields
@@ -272,7 +272,16 @@ def callable_model(session: Session, model: ModelValue) -> Model:
     def forward(rows: int) -> Graph:
         return forward_graph(session, model, rows)
 
-    return Model(model.name, model.inputs, model.span, forward)
+    def bounds() -> tuple[Bound, ...]:
+        kept = session.declarations
+        session.declarations = Declarations(kept.parameters)
+        try:
+            forward_graph(session, model, 1)
+            return tuple(session.declarations.bounds)
+        finally:
+            session.declarations = kept
+
+    return Model(model.name, model.inputs, model.span, forward, bounds)
 
 
 def check_unused(session: Session, model: ModelValue) -> None:

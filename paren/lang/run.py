@@ -7,39 +7,11 @@ from dataclasses import dataclass
 from paren.ir.program import Best, RunForm
 from paren.lang.core import Compiler
 from paren.lang.grammar import Options, pairs, parse_options
+from paren.lang.run_keys import KEYS, REQUIRED, default_count, default_word
 from paren.lang.value import POISON
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.text.forms import Form, Keyword, List, String, Symbol
 from paren.text.source import Span
-
-KEYS = (
-    "data",
-    "loss",
-    "weight",
-    "metrics",
-    "optimizer",
-    "groups",
-    "frozen",
-    "clip",
-    "batch",
-    "microbatches",
-    "steps",
-    "epochs",
-    "precision",
-    "evaluate-every",
-    "checkpoint-every",
-    "log-every",
-    "keep-checkpoints",
-    "keep",
-    "stop-early",
-    "on-nonfinite",
-    "skip-limit",
-    "average",
-    "from",
-    "names",
-    "seed",
-    "reproducible-over",
-)
 
 
 @dataclass(frozen=True)
@@ -56,9 +28,7 @@ class Expressions:
 
 def run_options(compiler: Compiler, form: List) -> Options:
     """The options of `(defrun ...)`; unknown, doubled and missing ones are recorded."""
-    options = parse_options(
-        compiler, "defrun", form.span, form.items[1:], KEYS, required=("data", "loss", "optimizer", "batch")
-    )
+    options = parse_options(compiler, "defrun", form.span, form.items[1:], KEYS, required=REQUIRED)
     if options.positional:
         compiler.session.record(
             ParenError("E-FORM-001", "the options of defrun are :key value pairs", options.positional[0].span)
@@ -107,7 +77,7 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
     session = options.session
     count = len(session.errors)
     batch = options.integer("batch", 1)
-    microbatches = options.integer("microbatches", 1)
+    microbatches = options.integer("microbatches", default_count("microbatches"))
     if microbatches > batch and "batch" in options and len(session.errors) == count:
         session.record(
             ParenError(
@@ -158,12 +128,12 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
         clip=options.positive("clip"),
         evaluate_every=options.optional_integer("evaluate-every"),
         checkpoint_every=options.optional_integer("checkpoint-every"),
-        log_every=options.integer("log-every", 1),
-        keep_checkpoints=options.integer("keep-checkpoints", 3),
+        log_every=options.integer("log-every", default_count("log-every")),
+        keep_checkpoints=options.integer("keep-checkpoints", default_count("keep-checkpoints")),
         keep_best=keep,
         stop_early=stop,
-        on_nonfinite=options.choice("on-nonfinite", ("stop", "skip"), "stop"),
-        skip_limit=options.integer("skip-limit", 10),
+        on_nonfinite=options.choice("on-nonfinite", ("stop", "skip"), default_word("on-nonfinite")),
+        skip_limit=options.integer("skip-limit", default_count("skip-limit")),
         average=average,
         start_from=options.string("from"),
         start_names=names,
@@ -173,14 +143,14 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
 
 
 def _seed(options: Options) -> int:
-    seed = options.integer("seed", 0, 0)
+    seed = options.integer("seed", default_count("seed"), 0)
     if seed >= 2**32:
         options.session.record(ParenError("E-FORM-006", f":seed is below 2^32, not {seed}", options.place("seed")))
     return seed
 
 
 def _precision(options: Options) -> str:
-    precision = options.choice("precision", ("off", "bfloat16", "float16"), "off")
+    precision = options.choice("precision", ("off", "bfloat16", "float16"), default_word("precision"))
     if precision != "off":
         options.session.record(
             ParenError(

@@ -21,3 +21,9 @@ register(
     "model would not see them.",
     "Leave these characters out, or train with a tokenizer that has them; `bytes` and `byte-pair` encode every text.",
 )
+register(
+    "E-API-004",
+    "an impossible temperature",
+    "Logits are divided by the temperature before a token is drawn: it is a number of at least 0.",
+    "Give 1 for the distribution of the model, less for likelier text, 0 for the likeliest token each time.",
+)
