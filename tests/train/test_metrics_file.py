@@ -215,8 +215,9 @@ def test_sizes_are_shown_in_three_digits(count, text):
 
 
 def test_resident_memory_grows_with_what_is_touched():
+    """Numpy's own memory may have been touched by what ran before, so this is memory of its own."""
     size = 1 << 23
-    with mmap.mmap(-1, size) as fresh:  # numpy's own memory may have been touched by what ran before
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
         before = resident_bytes()
         for page in range(0, size, mmap.PAGESIZE):
             fresh[page] = 1
