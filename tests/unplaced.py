@@ -1,4 +1,5 @@
-"""Running an unplaced plan by the definitions: kernels by `run_kernel`, products by numpy, every buffer an array."""
+"""Running a plan by the definitions, kernels by `run_kernel` and products by numpy: every buffer an array, or bytes of
+one arena."""
 
 from __future__ import annotations
 
@@ -32,6 +33,31 @@ def run_unplaced(plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
             arrays[buffer.id] = np.full(buffer.type.size, 99, buffer.type.dtype.numpy)
         else:
             arrays[buffer.id] = np.array(values[buffer.name], buffer.type.dtype.numpy).reshape(-1)
+    return _run(plan, arrays)
+
+
+def run_placed(plan: Plan, values: Mapping[str, Array], garbage: int = 0xFF) -> dict[str, Array]:
+    """The outputs of a placed plan in one arena full of `garbage` bytes (0xFF: NaN); state is copied. Slots of one name
+    are one array; those without a value start with garbage too."""
+    arena = np.full(max(plan.arena_bytes, 1), garbage, np.uint8)
+    outside: dict[tuple[Place, str], Array] = {}
+    arrays: dict[int, Array] = {}
+    for buffer in plan.buffers:
+        dtype, size = buffer.type.dtype.numpy, buffer.type.size
+        if buffer.place is Place.ARENA:
+            arrays[buffer.id] = arena[buffer.offset : buffer.offset + buffer.type.bytes].view(dtype)
+            continue
+        key = (buffer.place, buffer.name)
+        if key not in outside:
+            given = values.get(buffer.name)
+            empty = np.full(buffer.type.bytes, garbage, np.uint8).view(dtype)
+            outside[key] = empty if given is None else np.array(given, dtype).reshape(-1)
+        assert outside[key].size == size
+        arrays[buffer.id] = outside[key]
+    return _run(plan, arrays)
+
+
+def _run(plan: Plan, arrays: Mapping[int, Array]) -> dict[str, Array]:
     for step in plan.steps:
         match step:
             case Launch(kernel, buffers):

@@ -1,6 +1,6 @@
 """Proof that a placed plan never reads bytes that something else has overwritten.
 
-Independent of `paren.plan.memory`: it does not look at lifetimes. It replays the steps over the arena and keeps
+Independent of the lifetimes that `paren.plan.memory` finds. It replays the steps over the arena and keeps
 track of whose content is intact. A step may write over something that it reads itself only where
 `may_share` proves it; everything else is an `InternalError`.
 """
@@ -8,14 +8,20 @@ track of whose content is intact. A step may write over something that it reads 
 from __future__ import annotations
 
 from paren.plan.memory import reads_of, writes_of
-from paren.plan.plan import Buffer, Launch, Place, Plan, Step
+from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 from paren.text.errors import InternalError
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises `InternalError` where a buffer's content would be lost, read before it is written, or lie outside."""
+    """Raises `InternalError` where a buffer's content would be lost or read before it is written, and where a buffer
+    lies outside the arena or a step outside its buffers."""
     buffers = {buffer.id: buffer for buffer in plan.buffers}
+    for number, step in enumerate(plan.steps):
+        for id in (*reads_of(step), *writes_of(step)):
+            if id not in buffers:
+                raise InternalError("plan", f"step {number} names buffer {id}, which the plan does not have")
+        _check_fit(number, step, buffers)
     for buffer in plan.buffers:
         if buffer.place is Place.ARENA and not 0 <= buffer.offset <= plan.arena_bytes - buffer.type.bytes:
             raise InternalError("plan", f"{_text(buffer)} lies outside the arena of {plan.arena_bytes} bytes")
@@ -40,7 +46,35 @@ def check_plan(plan: Plan) -> None:
         _check_two_writes(number, step, buffers)
     for name, id in plan.outputs.items():
         if id not in intact:
-            raise InternalError("plan", f"the output {name} is lost: {_text(buffers[id])} was overwritten")
+            state = "overwritten" if id in written else "never written"
+            raise InternalError("plan", f"the output {name} is lost: {_text(buffers[id])} was {state}")
+
+
+def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
+    """What a step touches lies within its buffers."""
+    match step:
+        case Launch(kernel, ids):
+            for id, parameter in zip(ids, kernel.parameters, strict=True):
+                type_ = buffers[id].type
+                if (type_.dtype, type_.size) != (parameter.dtype, parameter.size):
+                    wanted = f"{parameter.dtype} x {parameter.size}"
+                    raise InternalError("plan", f"step {number} takes {_text(buffers[id])} for {wanted}")
+        case Product(a, b, c, m, n, k, batch):
+            for matrix, rows, columns in ((a, m, k), (b, k, n), (c, m, n)):
+                if matrix.transposed:
+                    rows, columns = columns, rows
+                last = matrix.offset + (rows - 1) * matrix.leading + columns - 1
+                last += sum((size - 1) * stride for size, stride in zip(batch, matrix.batch_strides, strict=True))
+                if not 0 <= matrix.offset <= last < buffers[matrix.buffer].type.size:
+                    raise InternalError(
+                        "plan", f"step {number} touches element {last} of {_text(buffers[matrix.buffer])}"
+                    )
+        case Copy(source, target):
+            if buffers[source].type.bytes != buffers[target].type.bytes:
+                raise InternalError(
+                    "plan",
+                    f"step {number} copies {_text(buffers[source])} to {_text(buffers[target])}, of another size",
+                )
 
 
 def _check_overlap(number: int, step: Step, target: int, buffers: dict[int, Buffer]) -> None:

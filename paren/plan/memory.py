@@ -5,6 +5,7 @@ The order of the steps is the graph's; this pass adds only the copies that a sta
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -85,45 +86,41 @@ def _resolve_state(plan: Plan, written_slots: Collection[str]) -> Plan:
             buffers[next_id] = replace(filled, id=next_id, name=name, place=Place.STATE)
             slots[name] = next_id
             next_id += 1
-    steps = list(plan.steps)
     outputs = dict(plan.outputs)
-    first_copies: list[Step] = []
-    last_copies: list[Step] = []
     updates = {name: slot for name, slot in slots.items() if name in outputs and outputs[name] != slot}
-    taken: set[int] = set()
+    steps: list[Step] = []
+    for name, slot in updates.items():
+        keepers = [key for key, id in outputs.items() if id == slot]
+        if keepers:
+            # Other outputs are the old content of this slot: keep it aside before anything else.
+            buffers[next_id] = replace(buffers[slot], id=next_id, name=f"old {name}", place=Place.ARENA)
+            steps.append(Copy(slot, next_id, (buffers[slot].span,), (f"keep {name}",)))
+            outputs |= dict.fromkeys(keepers, next_id)
+            next_id += 1
+    steps += plan.steps
+    touching: dict[int, list[int]] = {id: [] for id in buffers}
+    for number, step in enumerate(steps):
+        for id in {*reads_of(step), *writes_of(step)}:
+            touching[id].append(number)
+    last_copies: list[Step] = []
     for name, slot in updates.items():
         result = outputs[name]
-        arena_result = buffers[result].place is Place.ARENA and result not in taken
-        if arena_result and _writes_in_place(steps, result, slot, outputs, name):
-            steps = [substitute(step, result, slot) for step in steps]
-            taken.add(result)
+        if buffers[result].place is Place.ARENA and _writes_in_place(steps, touching, result, slot):
+            for number in touching[result]:
+                steps[number] = substitute(steps[number], result, slot)
+            touching[slot] = sorted({*touching[slot], *touching[result]})
             outputs = {key: slot if value == result else value for key, value in outputs.items()}
             continue
-        source = result
-        if plan.outputs[name] == result and buffers[result].place is Place.STATE and buffers[result].name in updates:
-            # The value is another slot's old content, which this plan replaces: keep it aside first. (A result that
-            # became a slot above is that slot's new content.)
-            buffers[next_id] = replace(
-                buffers[result], id=next_id, name=f"old {buffers[result].name}", place=Place.ARENA
-            )
-            span = (buffers[result].span,)
-            first_copies.append(Copy(result, next_id, span, (f"keep {buffers[result].name}",)))
-            source, next_id = next_id, next_id + 1
-        last_copies.append(Copy(source, slot, (buffers[result].span,), (f"update {name}",)))
+        last_copies.append(Copy(result, slot, (buffers[result].span,), (f"update {name}",)))
         outputs[name] = slot
-    return replace(plan, buffers=tuple(buffers.values()), steps=(*first_copies, *steps, *last_copies), outputs=outputs)
+    return replace(plan, buffers=tuple(buffers.values()), steps=(*steps, *last_copies), outputs=outputs)
 
 
-def _writes_in_place(steps: list[Step], result: int, slot: int, outputs: dict[str, int], name: str) -> bool:
+def _writes_in_place(steps: list[Step], touching: dict[int, list[int]], result: int, slot: int) -> bool:
     """Whether `result` may be the slot itself: the slot's old content is not needed once the result is begun."""
-    if any(key != name and value == slot for key, value in outputs.items()):
-        return False
-    writers = [i for i, step in enumerate(steps) if result in writes_of(step)]
-    touches = [i for i, step in enumerate(steps) if slot in reads_of(step) or slot in writes_of(step)]
-    if not writers:
-        return False
-    begin = writers[0]
-    if any(i > begin for i in touches):
+    begin = next((i for i in touching[result] if result in writes_of(steps[i])), None)
+    touches = touching[slot]
+    if begin is None or (touches and touches[-1] > begin):
         return False
     if begin in touches:
         step = steps[begin]
@@ -225,8 +222,7 @@ def _assign(allocations: list[Allocation]) -> tuple[dict[int, int], int]:
             if start - offset >= allocation.bytes:
                 break
             offset = max(offset, end)
-        placed.append((offset, offset + allocation.bytes, allocation))
-        placed.sort(key=lambda entry: entry[:2])
+        insort(placed, (offset, offset + allocation.bytes, allocation), key=lambda entry: entry[:2])
         total = max(total, offset + allocation.bytes)
         for buffer in allocation.buffers:
             offsets[buffer] = offset
