@@ -109,6 +109,8 @@ def _report(arguments: list[str]) -> int:
     except MemoryError as error:
         report_errors(ParenError("E-CLI-005", f"memory ran out{f': {error}' if str(error) else ''}"), as_json=as_json)
         code = FAILED
+    except ModuleNotFoundError as error:
+        code = _report_missing(error, as_json=as_json)
     except InternalError as error:
         report_fault(error, as_json=as_json)
         code = FAILED
@@ -150,6 +152,23 @@ def _report_system(error: OSError, *, as_json: bool) -> int:
     place = f" ({error.filename})" if error.filename else ""
     reason = (error.strerror or "").lower()
     report_errors(ParenError("E-CLI-002", f"the system refused a file operation: {reason}{place}"), as_json=as_json)
+    return FAILED
+
+
+def _report_missing(error: ModuleNotFoundError, *, as_json: bool) -> int:
+    """A library that paren needs and the installation lacks has a code; a missing module of paren's is a fault."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "paren"):
+        report_fault(error, as_json=as_json)
+        return FAILED
+    report_errors(
+        ParenError(
+            "E-CLI-006",
+            f"the library {package}, which paren needs, is not installed",
+            fix="install paren again; paren doctor shows what is missing",
+        ),
+        as_json=as_json,
+    )
     return FAILED
 
 

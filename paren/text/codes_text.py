@@ -127,3 +127,9 @@ register(
     "The system, or the limit of the container, did not give the memory that was asked for outside the plan.",
     "End other programs, raise the limit, or make the data or the model smaller.",
 )
+register(
+    "E-CLI-006",
+    "a library is missing",
+    "A library that paren depends on cannot be found: the installation is incomplete, or another Python was started.",
+    "Install paren again with pip; `paren doctor` shows what is missing.",
+)
