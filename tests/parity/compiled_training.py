@@ -1,8 +1,9 @@
-"""Training steps as a run makes them, on batches that a test gives: the compiled engine under the real training loop."""
+"""Training steps as a run makes them, on batches that a test gives: the compiled engine under the real loop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from paren.data.loader import GlobalBatch, cut, microbatch_ranges
 from paren.engine import CompiledEngine, make_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
-from paren.runtime.device import open_device
+from paren.runtime.device import Device, open_device
 from paren.train.experiment import Experiment
 from paren.train.loop import Session, train_step
 from paren.train.progress import Silent
@@ -29,6 +30,12 @@ def program(text: str, **arguments: Any) -> Program:
     return elaborate("test.paren", read_file=lambda _path: text.encode(), **arguments)
 
 
+@cache
+def device_of(name: str, threads: int) -> Device:
+    """One device for all tests, which compiles equal kernels once."""
+    return open_device(name, threads)
+
+
 class Lines(list[dict[str, Any]]):
     """The lines of metrics that the loop writes itself: annotations, and the line of a step that ends the run."""
 
@@ -39,9 +46,14 @@ class Lines(list[dict[str, Any]]):
 class Trainer:
     """A compiled program, its state initialised, and the loop's step on any batch."""
 
-    def __init__(self, made: Program, device: str = "cpu", threads: int = 2) -> None:
+    def __init__(self, made: Program, device: str = "cpu", threads: int = 1) -> None:
         self.made = made
-        self.engine = CompiledEngine(made, make_plans(made), open_device(device, threads))
+        self.engine = CompiledEngine(made, make_plans(made), device_of(device, threads))
+        self.restart()
+
+    def restart(self) -> None:
+        """As before the first step."""
+        made = self.made
         self.engine.initialize(made.run.seed)
         self.lines = Lines()
         self.state = LoopState()

@@ -4,7 +4,7 @@ first gradient of every parameter to 1e-4, and the norm of the gradient with the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +22,15 @@ from paren.lang.elaborate import elaborate
 Torch = dict[str, torch.Tensor]
 Reference = Callable[[Torch, Torch], torch.Tensor]
 STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two pools of threads that wait for each other's cores take many times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Twin:
