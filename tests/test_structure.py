@@ -31,6 +31,7 @@ LATE = {
     "torch": "more than a second, and the CPU needs only its BLAS",
     "rich": "nothing is drawn when stderr is no terminal",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
+    "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",
