@@ -71,10 +71,8 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
                     )
         case Copy(source, target):
             if buffers[source].type.bytes != buffers[target].type.bytes:
-                raise InternalError(
-                    "plan",
-                    f"step {number} copies {_text(buffers[source])} to {_text(buffers[target])}, of another size",
-                )
+                texts = f"{_text(buffers[source])} to {_text(buffers[target])}"
+                raise InternalError("plan", f"step {number} copies {texts}, which has another size")
 
 
 def _check_overlap(number: int, step: Step, target: int, buffers: dict[int, Buffer]) -> None:
