@@ -15,7 +15,7 @@ from paren.plan.lower import lower
 from paren.plan.memory import place
 from paren.plan.plan import Plan
 from paren.runtime.cpu import CpuDevice
-from paren.runtime.device import open_device
+from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
 
 
@@ -35,15 +35,20 @@ def planned(graph: Graph) -> Plan:
 
 def run_on_cpu(graph: Graph, values: Mapping[str, Array], threads: int = 2) -> dict[str, Array]:
     """The outputs of a graph; state inputs are copied, so `values` stay as they are."""
-    plan = planned(graph)
-    device = cpu(threads)
+    return run_plan(cpu(threads), planned(graph), values)
+
+
+def run_plan(device: Device, plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a placed plan on a device, in an arena of bytes 0xFF (NaN for floats)."""
     executable = Executable(device, plan)
     state = {name: _aligned(device, array) for name, array in values.items()}
-    outputs = executable.run(state, state, device.allocate(max(plan.arena_bytes, 64)))
+    arena = device.allocate(max(plan.arena_bytes, 64))
+    arena[...] = 0xFF
+    outputs = executable.run(state, state, arena)
     return {name: np.array(array) for name, array in outputs.items()}
 
 
-def _aligned(device: CpuDevice, array: Array) -> Array:
+def _aligned(device: Device, array: Array) -> Array:
     copy = device.allocate(max(array.nbytes, 64))[: array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
