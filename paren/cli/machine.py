@@ -44,7 +44,7 @@ def help_topic(context: typer.Context, topic: Topic = None, json: Json = False) 
     """Explain an error code, or show a command's options."""
     parent = context.find_root()
     if topic is None:
-        print_result(parent.get_help())
+        _print_help(parent.get_help(), None, json)
         return
     code = CODES.get(topic.upper().rstrip(":"))
     if code is not None:
@@ -65,7 +65,14 @@ def help_topic(context: typer.Context, topic: Topic = None, json: Json = False) 
     command = group.get_command(parent, topic)
     if command is not None:
         with command.make_context(topic, [], parent=parent, resilient_parsing=True) as described:
-            print_result(command.get_help(described))
+            _print_help(command.get_help(described), topic, json)
+
+
+def _print_help(text: str, command: str | None, as_json: bool) -> None:
+    if as_json:
+        print_json({"command": command, "help": text})
+    else:
+        print_result(text)
 
 
 def _explain(code: Code) -> str:

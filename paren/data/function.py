@@ -19,6 +19,8 @@ from paren.data.paths import find_file, shown
 from paren.ir.program import DataForm
 from paren.text.errors import Note, ParenError, did_you_mean
 
+_END_FRAMES = 8  # of a deep stack, so many of the outermost and innermost calls are shown
+
 
 def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, ArraySplit]:
     """Calls the function and checks what it returns.
@@ -145,6 +147,9 @@ def _users_errors(form: DataForm, what: str, path: Path, place: str, key: str) -
             for f in frames
             if not f.filename.endswith("contextlib.py")
         ]
+        if len(notes) > 2 * _END_FRAMES:
+            left_out = Note(f"{len(notes) - 2 * _END_FRAMES} further calls between")
+            notes = [*notes[:_END_FRAMES], left_out, *notes[-_END_FRAMES:]]
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         raise ParenError("E-DATA-012", f"{what} raised {text}", form.spans.get(key, form.span), notes=notes) from error
 
