@@ -25,7 +25,7 @@ from paren.passes.assemble import (
     resize_flat,
     update_graph,
 )
-from paren.pipeline import plan_graph
+from paren.pipeline import plan_graph, prepare
 from paren.plan.plan import Plan
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
@@ -285,10 +285,9 @@ class CompiledEngine:
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
         """What first computed a value that is not finite in this microbatch, and its place in the program."""
         inputs = self._inputs(microbatch, step)
-        found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena)
-        if found is None:
-            return None
-        return found.nodes[-1].rpartition(" ")[2], found.spans[-1]
+        graph = prepare(accumulation(self.program).graph)
+        found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena, graph)
+        return None if found is None else (found.operation, found.span)
 
     def memory(self) -> Mapping[str, int]:
         """Bytes of each part of the plan, and their sum as `planned`."""

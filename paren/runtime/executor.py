@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
+from paren.plan.memory import reads_of, writes_of
 from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
 from paren.runtime.device import Device
 from paren.runtime.memory import ALIGNMENT, Bytes
+from paren.runtime.origin import originates, originating_node
 from paren.runtime.task import Cell, Task, address_of
 from paren.text.errors import InternalError
 from paren.text.source import Span
@@ -18,12 +21,15 @@ from paren.text.source import Span
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first step that stored a value which is not finite: what it computes, where it stands in the program."""
+    """A step that stored a value which is not finite. `operation` and `span`: the node that made it, as far as the
+    search could tell, and its place in the program."""
 
     step: int
     nodes: tuple[str, ...]
     spans: tuple[Span, ...]
     buffer: str
+    operation: str
+    span: Span
 
 
 class Executable:
@@ -61,18 +67,31 @@ class Executable:
         return {name: self._cells[buffer].array for name, buffer in self.plan.outputs.items()}
 
     def first_nonfinite(
-        self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes
+        self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes, graph: Graph | None = None
     ) -> NonFinite | None:
-        """Runs step by step, changing the state as `run` does, until a float that a step stored is not finite."""
+        """Runs step by step, changing the state as `run` does, to the first step that originates a value that is not
+        finite; if none does (a parameter or an input was not finite), the first step that stored one.
+
+        With the `graph` that was planned, the node within the step is found; it needs a copy of what a step reads.
+        """
         self._bind(state, inputs, arena)
+        first: NonFinite | None = None
         for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
+            read = {self._buffers[id_].name: np.array(self._cells[id_].array) for id_ in reads_of(step)}
             self.device.sequence([task])()
             self.device.synchronise()
-            for id_ in _written(step):
-                array = self._cells[id_].array
-                if array.dtype.kind == "f" and not np.isfinite(array).all():
-                    return NonFinite(number, step.nodes, step.spans, self._buffers[id_].name)
-        return None
+            written = {self._buffers[id_].name: self._cells[id_].array for id_ in writes_of(step)}
+            bad = [name for name, array in written.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+            if not bad:
+                continue
+            found = NonFinite(number, step.nodes, step.spans, bad[0], step.nodes[-1].rpartition(" ")[2], step.spans[-1])
+            node = _origin(graph, step, read)
+            if node is not None:
+                return replace(found, operation=node.op.name, span=node.span)
+            if originates(list(written.values()), list(read.values())):
+                return found
+            first = first or found
+        return first
 
     def _task(self, step: Step) -> Task:
         match step:
@@ -137,13 +156,7 @@ class Executable:
             raise InternalError("runtime", f"{buffer.place.value} {buffer.name} is not contiguous")
 
 
-def _written(step: Step) -> tuple[int, ...]:
-    match step:
-        case Launch(kernel, buffers):
-            return tuple(
-                buffer for buffer, parameter in zip(buffers, kernel.parameters, strict=True) if parameter.writes
-            )
-        case Product():
-            return (step.c.buffer,)
-        case Copy():
-            return (step.target,)
+def _origin(graph: Graph | None, step: Step, read: Mapping[str, Array]) -> Node | None:
+    if graph is None or not isinstance(step, Launch):
+        return None
+    return originating_node(graph, [int(name[1:].partition(" ")[0]) for name in step.nodes], read)
