@@ -1,0 +1,96 @@
+"""Memory is refused before anything is read or compiled, and compiling is told apart from training; shape mistakes are
+found when the file is checked."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from paren_command import EXAMPLES, SMALL, paren, write_small
+
+import paren as library
+from paren.inspect.fit import planned_bytes, refuse_if_too_large
+
+
+def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tmp_path: Path) -> None:
+    file = str(EXAMPLES / "gpt.paren")
+    ended = paren(tmp_path, "run", file, "--variant", "smoke", "--out", "out", PAREN_MEMORY="24MiB")
+    assert (ended.code, ended.out) == (1, "")
+    lines = ended.err.splitlines()
+    assert re.fullmatch(
+        rf"{re.escape(file)}:\d+:21: E-MEM-001: the run needs [\d.]+ MiB, and 24 MiB are free", lines[0]
+    )
+    assert re.match(r"  note: parameters [\d.]+ \w+, gradients [\d.]+ \w+, optimizer [\d.]+ \w+, live ", lines[3])
+    assert lines[4].startswith(f"  note: most is alive in the graph accumulate at {file}:")
+    assert re.fullmatch(r"  fix: write :microbatches \d+, which needs [\d.]+ MiB", lines[5])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("share", [0.95, 0.6, 0.4])
+def test_the_change_that_is_named_fits(share: float) -> None:
+    experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke")
+    limit = int(share * planned_bytes(experiment.explain()))
+    with pytest.raises(library.ParenError) as caught:
+        refuse_if_too_large(experiment.program, experiment.plans, limit)
+    named = re.match(r"write :microbatches (\d+), ", caught.value.fix or "")
+    assert named is not None
+    settings = {"microbatches": int(named[1])}
+    changed = library.load(EXAMPLES / "gpt.paren", variant="smoke", set=settings)
+    refuse_if_too_large(changed.program, changed.plans, limit)
+
+
+def test_where_no_batch_fits_the_model_is_too_large() -> None:
+    experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke")
+    with pytest.raises(library.ParenError) as caught:
+        refuse_if_too_large(experiment.program, experiment.plans, 2**20)
+    assert re.fullmatch(r"make the model smaller: one example a call needs [\d.]+ MiB", caught.value.fix or "")
+
+
+def test_a_first_start_compiles_and_a_second_takes_all_from_the_cache(tmp_path: Path) -> None:
+    write_small(tmp_path)
+    line = r"compiled (\d+) kernels, took (\d+) from the cache: [\d.]+ s"
+    counts = []
+    for out in ("first", "second"):
+        ended = paren(tmp_path, "run", "f.paren", "--out", out)
+        match = re.search(line, ended.err)
+        assert match is not None
+        assert ended.err.index("compiled") < ended.err.index("step 1/4")
+        counts.append((int(match[1]), int(match[2])))
+    (compiled, _), (again, reused) = counts
+    assert compiled > 0
+    assert (again, reused) == (0, compiled)
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("(matmul (linear x 4) (param w [5 4] :init zeros))", "E-TYPE"),  # the wrong width in layer 2
+        ("(matmul x (transpose (param w [3 4] :init zeros)))", "E-TYPE"),  # a transposed weight
+        ("(+ (linear x 4) (linear x 3))", "E-TYPE"),
+        ("(reshape (linear x 4) [3 2])", "E-TYPE"),
+        ("(concat [(linear x 4) (reshape x [1 3])] :axis 0)", "E-"),
+    ],
+)
+def test_shape_mistakes_are_found_by_check_with_both_shapes(tmp_path: Path, model: str, code: str) -> None:
+    write_small(tmp_path, SMALL.replace("(linear x 4)", model, 1))
+    checked, run = (paren(tmp_path, command, "f.paren") for command in ("check", "run"))
+    assert (checked.code, checked.out) == (1, "")
+    assert run.err == checked.err
+    assert re.match(rf"f\.paren:6:\d+: {code}", checked.err)
+
+
+def test_classes_of_the_model_and_labels_of_the_data_differ(tmp_path: Path) -> None:
+    write_small(tmp_path, SMALL.replace("(linear x 4)", "(linear x 3)"))
+    ended = paren(tmp_path, "run", "f.paren")
+    assert ended.code == 1
+    assert "sample 3 of array label in d.npz is 3, but label must be in 0 .. 2" in ended.err
+
+
+def test_a_batch_that_microbatches_do_not_divide_is_trained_whole(tmp_path: Path) -> None:
+    path = write_small(tmp_path, SMALL.replace(":batch batch", ":batch 8 :microbatches 3"))
+    run = library.load(path).run(out=tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    whole = library.load(write_small(tmp_path)).run(out=tmp_path / "out")
+    assert run.step == whole.step == 4
