@@ -109,7 +109,7 @@ def _report(arguments: list[str]) -> int:
     except MemoryError as error:
         report_errors(ParenError("E-CLI-005", f"memory ran out{f': {error}' if str(error) else ''}"), as_json=as_json)
         code = FAILED
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         code = _report_missing(error, as_json=as_json)
     except InternalError as error:
         report_fault(error, as_json=as_json)
@@ -155,20 +155,18 @@ def _report_system(error: OSError, *, as_json: bool) -> int:
     return FAILED
 
 
-def _report_missing(error: ModuleNotFoundError, *, as_json: bool) -> int:
-    """A library that paren needs and the installation lacks has a code; a missing module of paren's is a fault."""
+def _report_missing(error: ImportError, *, as_json: bool) -> int:
+    """A library that the installation lacks or that cannot be loaded has a code; a missing part of paren is a fault."""
     package = (error.name or "").partition(".")[0]
-    if package in ("", "paren"):
+    if package == "paren":
         report_fault(error, as_json=as_json)
         return FAILED
-    report_errors(
-        ParenError(
-            "E-CLI-006",
-            f"the library {package}, which paren needs, is not installed",
-            fix="install paren again; paren doctor shows what is missing",
-        ),
-        as_json=as_json,
-    )
+    if isinstance(error, ModuleNotFoundError):
+        message = f"the library {package}, which paren needs, is not installed"
+    else:
+        message = f"a library that paren needs cannot be loaded: {error}"
+    fix = "install paren again; paren doctor shows what is missing"
+    report_errors(ParenError("E-CLI-006", message, fix=fix), as_json=as_json)
     return FAILED
 
 

@@ -130,6 +130,7 @@ register(
 register(
     "E-CLI-006",
     "a library is missing",
-    "A library that paren depends on cannot be found: the installation is incomplete, or another Python was started.",
-    "Install paren again with pip; `paren doctor` shows what is missing.",
+    "A library that paren depends on cannot be found or loaded: the installation is incomplete, another Python was "
+    "started, or a limit leaves no room to load it.",
+    "Install paren again with pip, or raise the limit (`ulimit -v`); `paren doctor` shows what is missing.",
 )

@@ -3,8 +3,11 @@ found when the file is checked."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,31 @@ def test_a_batch_that_microbatches_do_not_divide_is_trained_whole(tmp_path: Path
     shutil.rmtree(tmp_path / "out")
     whole = library.load(write_small(tmp_path)).run(out=tmp_path / "out")
     assert run.step == whole.step == 4
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_memory_that_the_system_refuses_ends_the_run_with_a_code(tmp_path: Path, at: int) -> None:
+    """The limit of the process is lowered to what it has before allocation `at`: the kernel itself refuses."""
+    write_small(tmp_path, SMALL.replace("(linear x 4)", "(linear (linear x 1000000) 4)"))
+    program = f"""import resource, sys
+from pathlib import Path
+import paren.runtime.cpu as cpu
+from paren.cli.app import main
+allocate, calls = cpu.allocate, 0
+def allocate_under_a_limit(size):
+    global calls
+    calls += 1
+    if calls == {at}:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+    return allocate(size)
+cpu.allocate = allocate_under_a_limit
+sys.exit(main(["run", "f.paren", "--out", "out"]))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert re.search(r"^E-MEM-002: \d+ bytes could not be allocated, \d+ are available$", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
+    status = json.loads((tmp_path / "out" / "status.json").read_bytes())
+    assert (status["state"], status["code"], status["step"]) == ("failed", "E-MEM-002", 0)
