@@ -11,6 +11,8 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.open import open_data
@@ -55,6 +57,8 @@ def load(path: str | Path, variant: str | None = None, set: Settings = ()) -> Ex
 
 def _text(value: object) -> str:
     """A Python value in the language's syntax."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, list | tuple):
         return f"[{' '.join(_text(item) for item in value)}]"
     if isinstance(value, bool | int | float | str):

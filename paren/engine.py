@@ -32,6 +32,8 @@ from paren.runtime.executor import Executable
 from paren.runtime.memory import resident_bytes
 from paren.text.source import Span
 
+SMALLEST_SQUARE = 1e-30  # sums of squares below have lost digits to denormal float32
+CHUNK = 1 << 20  # elements
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
 
 
@@ -119,8 +121,8 @@ def make_plans(program: Program) -> Plans:
     span = program.loss.outputs["loss"].span
     return Plans(
         plan_graph(program.initialize, names),
-        plan_graph(accumulation(program).graph),
-        plan_graph(norm_graph(layout.trained, span)) if layout.trained else plan_graph(norm_graph(1, span)),
+        plan_graph(accumulation(program)),
+        plan_graph(norm_graph(max(layout.trained, 1), span)),
         plan_graph(evaluation(program)),
         updates,
         {name: plan_graph(diagnosis(program, name)) for name in program.diagnostics},
@@ -165,12 +167,11 @@ class CompiledEngine:
         self._arena = device.allocate(max(64, *(plan.arena_bytes for plan in plans.all.values())))
         self._seed = np.array(program.run.seed % 2**32, np.uint32)
         self._updates = self._bind_updates(updates)
+        trained = [name for group in program.updates for name in group.parameters]
         parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
         self._forward_state = dict(parameters)
         if self._averages is not None:
-            averages = {g.number: g.parameters for g in program.updates}
-            self._forward_state |= {n: layout.view(self._averages, n) for names in averages.values() for n in names}
-        trained = [name for group in program.updates for name in group.parameters]
+            self._forward_state |= {name: layout.view(self._averages, name) for name in trained}
         self._training_state = parameters | {
             gradient_slot(name): layout.view(self._gradients, name) for name in trained
         }
@@ -259,6 +260,10 @@ class CompiledEngine:
             return 0.0
         outputs = self._norm.run({"gradients": self._gradients}, {}, self._arena)
         squared = float(outputs[NORM_SQUARED])
+        if not SMALLEST_SQUARE < squared < np.inf:
+            # The sum has left the range of float32, or is not finite: in float64 only the latter stays so.
+            parts = (self._gradients[i : i + CHUNK].astype(np.float64) for i in range(0, self.layout.trained, CHUNK))
+            squared = float(sum(np.dot(part, part) for part in parts))
         return float(np.sqrt(np.float64(squared))) / weight
 
     def update(self, scale: float, number: int) -> dict[str, float]:
@@ -283,9 +288,13 @@ class CompiledEngine:
         return float(outputs["value"]), float(outputs["weight"])
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
-        """What first computed a value that is not finite in this microbatch, and its place in the program."""
+        """What first computed a value that is not finite in this microbatch, and its place in the program.
+
+        Clears the gradients, which other microbatches may have made non-finite already.
+        """
+        self.clear_gradients()
         inputs = self._inputs(microbatch, step)
-        graph = prepare(accumulation(self.program).graph)
+        graph = prepare(accumulation(self.program))
         found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena, graph)
         return None if found is None else (found.operation, found.span)
 

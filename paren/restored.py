@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
 
 TOKENIZER = "tokenizer.json"
+MOST_PLANS = 8  # numbers of rows whose plans a restored model keeps
 _LONGEST_LIST = 8  # characters that a message names
 AnyArray = TypeVar("AnyArray")
 
@@ -37,7 +38,7 @@ class RestoredModel:
 
     Calling it takes one array for each input of the model, with the examples in front (`tokens[n, seq]`), NumPy or
     torch; the result is of the same kind. Dropout is off. Any number of examples is taken: a plan is made for each
-    number that occurs.
+    number that occurs, the last few are kept, and they share one arena.
     """
 
     out: Path
@@ -45,7 +46,8 @@ class RestoredModel:
     step: int
     device: Device = field(repr=False)
     weights: Mapping[str, Array] = field(repr=False)
-    _executables: dict[int, tuple[Executable, Bytes]] = field(default_factory=dict, repr=False)
+    _executables: dict[int, Executable] = field(default_factory=dict, repr=False)
+    _arena: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
     @property
     def model(self) -> Model:
@@ -132,24 +134,43 @@ class RestoredModel:
             names = ", ".join(field.name for field in fields)
             raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
         rows = len(arrays[0])
-        if rows not in self._executables:
-            plan = plan_graph(self.model.forward(rows))
-            self._executables[rows] = (
-                Executable(self.device, plan),
-                self.device.allocate(max(64, plan.arena_bytes)),
-            )
-        executable, arena = self._executables[rows]
+        executable = self._executable(rows)
         given: dict[str, Array] = {field.name: array for field, array in zip(fields, arrays, strict=True)}
         given |= {"$rows": np.arange(rows, dtype=np.uint32), "$valid": np.ones(rows, np.float32)}
         given |= {"$seed": np.zeros((), np.uint32), "$step": np.zeros((), np.uint32)}
-        return np.array(executable.run(self.weights, given, arena)["result"])
+        return np.array(executable.run(self.weights, given, self._arena)["result"])
+
+    def _executable(self, rows: int) -> Executable:
+        executable = self._executables.get(rows)
+        if executable is None:
+            if len(self._executables) == MOST_PLANS:
+                del self._executables[next(iter(self._executables))]
+            plan = plan_graph(self.model.forward(rows))
+            executable = self._executables[rows] = Executable(self.device, plan)
+            if max(64, plan.arena_bytes) > len(self._arena):
+                self._arena = self.device.allocate(max(64, plan.arena_bytes))
+        return executable
+
+
+class _Tensor(Protocol):
+    """What a torch tensor offers: paren takes it without importing torch."""
+
+    def detach(self) -> _Tensor: ...
+
+    def cpu(self) -> _Tensor: ...
+
+    def numpy(self) -> Array: ...
 
 
 def _from_torch(tensor: object) -> Array:
-    numpy: Callable[[], Array] | None = getattr(getattr(tensor, "detach", lambda: tensor)(), "numpy", None)
-    if numpy is None:
+    if not hasattr(tensor, "detach"):
         return np.asarray(tensor)
-    return numpy()
+    try:
+        return cast(_Tensor, tensor).detach().cpu().numpy()
+    except TypeError as error:
+        raise ParenError(
+            "E-DATA-023", f"NumPy has no type for this tensor: {error}", fix="convert the tensor to float32 or int32"
+        ) from error
 
 
 def read_program(out: Path) -> Program:
@@ -261,6 +282,6 @@ def _pieces(
 def _choose(logits: npt.NDArray[np.float64], temperature: float, draw: np.random.Generator) -> int:
     if temperature == 0:
         return int(np.argmax(logits))
-    scaled = logits / temperature
-    weights = np.exp(scaled - scaled.max())
+    with np.errstate(over="ignore"):  # -inf is right: such a token is never drawn
+        weights = np.exp((logits - logits.max()) / temperature)
     return int(draw.choice(len(weights), p=weights / weights.sum()))

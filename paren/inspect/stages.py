@@ -43,7 +43,7 @@ def show_program(program: Program) -> str:
 
 
 def _step_graphs(program: Program) -> Iterator[Graph]:
-    yield accumulation(program).graph
+    yield accumulation(program)
     for group in program.updates:
         for key in dict.fromkeys(group.graphs):
             yield update_graph(group, key, program.run.average)

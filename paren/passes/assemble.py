@@ -1,14 +1,11 @@
 """The graphs that a run calls, made from those that the program declares: accumulate, norm, update, evaluate, diagnose.
 
 One step runs `accumulate` for every microbatch, then `norm`, then, if the step counts, the updates. Losses and
-gradients
-are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch is split
-into microbatches cannot change the result by more than rounding.
+gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
+is split into microbatches cannot change the result by more than rounding.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.program import Program, UpdateGroup
@@ -21,21 +18,14 @@ from paren.text.source import Span
 LOSS, WEIGHT, NORM_SQUARED, SCALE = "$loss", "$weight", "$norm-squared", "$scale"
 
 
-@dataclass(frozen=True)
-class Accumulation:
-    """`graph` adds to the state `gradient:NAME` of each trained parameter; outputs `$loss` and `$weight` are sums."""
-
-    graph: Graph
-    trained: tuple[str, ...]
-
-
 def gradient_slot(parameter: str) -> str:
     """The name of a parameter's gradient as a state input."""
     return f"gradient:{parameter}"
 
 
-def accumulation(program: Program) -> Accumulation:
-    """The graph of one microbatch: forward, backward, gradients added to what they hold."""
+def accumulation(program: Program) -> Graph:
+    """The graph of one microbatch: forward, backward, gradients added to the state `gradient:NAME` of each trained
+    parameter. Outputs `$loss` and `$weight` are sums."""
     builder = Builder("accumulate")
     made = rebuild(program.loss, builder)
     loss, weight = (made[program.loss.outputs[name]] for name in ("loss", "weight"))
@@ -48,7 +38,7 @@ def accumulation(program: Program) -> Accumulation:
     for name, gradient in zip(used, gradients, strict=True):
         slot = builder.input(gradient_slot(name), gradient.type, "state", parameters[name].span)
         outputs[gradient_slot(name)] = builder.emit("add", (slot, gradient), {}, gradient.span)
-    return Accumulation(builder.graph(outputs), trained)
+    return builder.graph(outputs)
 
 
 def norm_graph(size: int, span: Span) -> Graph:
@@ -110,8 +100,10 @@ def diagnosis(program: Program, name: str) -> Graph:
         counted = builder.apply("ne", weight, 0.0)
         kept = builder.emit("where", (counted, value, _filled(builder, empty, value)), {}, value.span)
         result = builder.emit(diagnostic.reduce, (kept,), axes, value.span)
-    elif diagnostic.reduce in ("sum", "mean"):
+    elif diagnostic.reduce == "sum":
         result = total
+    elif diagnostic.reduce == "mean":
+        result = builder.emit("div", (total, total_weight), {}, value.span)
     else:
         raise InternalError("assemble", f"diagnostic {name} has the unknown reducer {diagnostic.reduce}")
     return builder.graph({"value": result, "weight": total_weight})

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 from paren.ir.graph import Graph, Node
 from paren.plan.plan import Refusal
 from paren.plan.storage import Storage, decide_storage, is_reduction
+from paren.text.errors import InternalError
 
 FEW_ROWS = 64
 LONG = 16384  # elements of a reduction with few rows from which it is cut into chunks
@@ -47,10 +48,6 @@ class Group:
     stage: tuple[int, ...]
     members: list[Node] = field(default_factory=list)
     needs: set[int] = field(default_factory=set)  # groups whose results it reads
-
-    @property
-    def first(self) -> int:
-        return self.members[0].number
 
     @property
     def last(self) -> int:
@@ -315,13 +312,10 @@ class _Fuser:
     def _leads_to(self, start: int, target: Group) -> bool:
         """Whether group `start` reads, directly or through others, a result of `target`."""
         pending, seen = [start], {start}
-        first = target.first
         while pending:
             group = self.groups[pending.pop()]
             if group.number == target.number:
                 return True
-            if group.last < first:
-                continue
             for need in group.needs - seen:
                 seen.add(need)
                 pending.append(need)
@@ -332,20 +326,28 @@ class _Fuser:
     def _order(self) -> tuple[Group, ...]:
         """Groups after those they need, otherwise in the order of their last member."""
         done: set[int] = set()
+        waiting: set[int] = set()
         order: list[Group] = []
         for group in sorted(self.groups, key=lambda g: g.last):
             stack = [(group, iter(sorted(group.needs)))]
             if group.number in done:
                 continue
             done.add(group.number)
+            waiting.add(group.number)
             while stack:
                 current, needs = stack[-1]
                 need = next(needs, None)
                 if need is None:
                     order.append(current)
+                    waiting.discard(current.number)
                     stack.pop()
+                elif need in waiting:
+                    raise InternalError(
+                        "fuse", f"{current.members[0]!r} and {self.groups[need].members[0]!r} wait for each other"
+                    )
                 elif need not in done:
                     done.add(need)
+                    waiting.add(need)
                     stack.append((self.groups[need], iter(sorted(self.groups[need].needs))))
         return tuple(order)
 

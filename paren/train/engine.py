@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 class Engine(Protocol):
     """Owns the state of a run and computes with it. The loop decides what is computed, and when.
 
-    `roles`: slot name -> `parameter`, `moment`, `average` or `counter`, for every slot. `baseline_bytes`: anonymous
+    `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `baseline_bytes`: anonymous
     resident memory of the process when all was compiled and nothing of the plan was allocated yet.
     """
 
@@ -68,7 +68,10 @@ class Engine(Protocol):
         ...
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
-        """The first node that made a non-finite value (its operation's name and its place), if one did."""
+        """The first node that made a non-finite value (its operation's name and its place), if one did.
+
+        Clears the accumulated gradients.
+        """
         ...
 
     def memory(self) -> Mapping[str, int]:
