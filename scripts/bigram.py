@@ -4,8 +4,7 @@
 
 The bigram model is fitted on the training tokens, with add-k smoothing whose k is the best of a grid on the validation
 tokens, so it is as good as a bigram model can be there. Both losses are means over the same validation targets, in
-nats.
-Exits 1 if the run's loss is not below the bigram model's.
+nats. Exits 1 if the run's loss is not below the bigram model's.
 """
 
 from __future__ import annotations

@@ -157,12 +157,9 @@ class UpdateGroup:
     """Parameters that share an update rule.
 
     If `flat`, the rule is elementwise and `graph` updates all of them as one vector: its state inputs and outputs are
-    named
-    `parameter`, the moments' names, its batch input `gradient`. Else there is one graph for each distinct shape:
-    `graphs` maps
-    a parameter's name to its graph (shared between equal shapes). The scalar inputs are `update` (float32: the number
-    of this
-    update, 1 at first). Output `rate` is the scheduled rate, if the optimizer has one.
+    named `parameter`, the moments' names, its batch input `gradient`. Else there is one graph for each distinct shape:
+    `graphs` maps a parameter's name to its graph (shared between equal shapes). The scalar inputs are `update`
+    (float32: the number of this update, 1 at first). Output `rate` is the scheduled rate, if the optimizer has one.
     """
 
     number: int
@@ -214,10 +211,8 @@ class Program:
 
     Graph conventions (all graphs are for `rows` examples, the microbatch):
     - inputs of role `state`: parameter names; of role `batch`: field names, `$rows` (uint32[rows], index of each
-      example in
-      the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`: `$seed`
-      (uint32),
-      `$step` (uint32, the position of the training step, from 0).
+      example in the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`:
+      `$seed` (uint32), `$step` (uint32, the position of the training step, from 0).
     - `loss`: outputs `loss` (float32[rows ...], one value per example or token) and `weight` (the same shape, already
       multiplied by `$valid`); dropout is on.
     - `evaluate`: the same with dropout off, and for each metric `metric:NAME` and `weight:NAME` of equal shape.

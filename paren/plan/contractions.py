@@ -9,15 +9,13 @@ from paren.plan.storage import is_product
 
 def normalise_contractions(graph: Graph) -> Graph:
     """The graph with batch axes first, then free axes, then contracted axes in the operands of every contraction that
-    has
-    no product from contiguous operands. Other nodes stay as they are."""
+    has no product from contiguous operands. Other nodes stay as they are."""
     if all(_has_product(node) for node in graph.nodes if is_product(node)):
         return graph
     builder = Builder(graph.name)
     made: dict[int, Node] = {}
     for node in graph.inputs:
-        made[node.number] = builder.emit("input", (), node.attrs, node.span)
-        builder.inputs.append(made[node.number])
+        made[node.number] = builder.input(str(node.attrs["name"]), node.type, str(node.attrs["role"]), node.span)
     for node in graph.nodes:
         if node.number in made:
             continue

@@ -1,12 +1,9 @@
 """Which stored nodes share a kernel.
 
 A kernel's members have the same rows. Row kernels hold reductions over trailing axes with the values they are made of
-and
-the values made of them; map kernels hold values of one shape; column kernels hold reductions over other axes. A node
-joins
-a kernel only if it reads the members at its own row, if no path leads from the kernel to it through another kernel, and
-if memory traffic falls. Every refusal of a pair that shares data is kept with its reason.
-"""
+and the values made of them; map kernels hold values of one shape; column kernels hold reductions over other axes. A
+node joins a kernel only if it reads the members at its own row, if no path leads from the kernel to it through another
+kernel, and if memory traffic falls. Every refusal of a pair that shares data is kept with its reason."""
 
 from __future__ import annotations
 

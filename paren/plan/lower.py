@@ -19,7 +19,7 @@ from paren.text.source import Span
 def lower(graph: Graph) -> Plan:
     """The unplaced plan of a graph: arena offsets, lifetimes and arena size are 0 until `paren.plan.memory.place`.
 
-    Contractions must have gone through `paren.passes.contractions.normalise_contractions`.
+    Contractions must have gone through `paren.plan.contractions.normalise_contractions`.
     """
     forced: set[int] = set()
     while True:
@@ -81,6 +81,8 @@ class _Lowering:
 
     def _load_from(self, node: Node) -> int | None:
         if node.op.name == "input" or node.number in self.fusion.kept:
+            if node.number not in self.of_node:
+                raise InternalError("lower", f"{node!r} at {node.span} is read before it is written")
             return self.of_node[node.number]
         return None
 

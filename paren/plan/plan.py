@@ -21,9 +21,8 @@ class Place(Enum):
 @dataclass(frozen=True)
 class Buffer:
     """`name` is the slot's or input's for those places. `first` and `last` are the steps between which its content
-    matters
-    (inclusive; an arena output lives to the end). `offset` is in bytes from the arena's start, a multiple of 64; 0
-    elsewhere."""
+    matters (inclusive; an arena output lives to the end). `offset` is in bytes from the arena's start, a multiple of
+    64; 0 elsewhere."""
 
     id: int
     name: str

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from paren.ir.graph import Graph, Node
 from paren.plan.product import Shape, View, contiguous, product_of, reshape_view
+from paren.text.errors import InternalError
 
 REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "fold")
 COSTS = {  # scalar instructions, roughly; everything else counts 1
@@ -165,7 +166,7 @@ def _place_results(storage: Storage, outputs: set[int]) -> None:
             result = node
             shape = product_of(node, left, right, View(node, contiguous(node.shape), 0))
         if shape is None:
-            raise AssertionError(f"{node!r} has no product: `normalise_contractions` was not run")
+            raise InternalError("storage", f"{node!r} has no product: `normalise_contractions` was not run")
         storage.products[node.number] = ProductCall(node, shape, left, right, result, None)
         storage.hidden |= _chain(storage.products[node.number]) - {result.number}
 
@@ -218,7 +219,7 @@ def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
     call = storage.products[node.number]
     result = _result_view(node, call.result)
     if result is None:
-        raise AssertionError(f"{call.result!r} has no regular strides")
+        raise InternalError("storage", f"{call.result!r} has no regular strides")
     plain = [View(arg, contiguous(arg.shape), 0) for arg in node.args]
     views = [view_of(storage, arg, must) or p for arg, p in zip(node.args, plain, strict=True)]
     for a, b in ((views[0], views[1]), (views[0], plain[1]), (plain[0], views[1]), (plain[0], plain[1])):
@@ -227,7 +228,7 @@ def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
             left, right = (b, a) if shape.swapped else (a, b)
             storage.products[node.number] = ProductCall(node, shape, left, right, call.result, call.slot)
             return [a.base, b.base]
-    raise AssertionError(f"{node!r} has no product from contiguous operands")
+    raise InternalError("storage", f"{node!r} has no product from contiguous operands")
 
 
 # State that is added to in place ------------------------------------------------------------------------------------
@@ -284,8 +285,7 @@ def _addends(
 
 def _terms(storage: Storage, node: Node, outputs: set[int]) -> tuple[list[Node], set[int]]:
     """The terms of a sum of values that are used nowhere else, and the numbers of the additions. A scatter-add is the
-    sum
-    of its base and what it scatters."""
+    sum of its base and what it scatters."""
     if node.number in outputs or len(storage.users[node.number]) != 1:
         return [node], set()
     if node.op.name == "add":
