@@ -275,10 +275,16 @@ def restore(
 
 
 def sample(
-    out: str | Path, prompt: str = "", length: int = 200, temperature: float = 1.0, seed: int = 0
+    out: str | Path,
+    prompt: str = "",
+    length: int = 200,
+    temperature: float = 1.0,
+    seed: int = 0,
+    checkpoints: str | Path | None = None,
 ) -> Iterator[str]:
-    """Text from the language model of a run, piece by piece."""
-    return sample_text(restore(out), prompt, length, temperature, seed)
+    """Text from the language model of a run, piece by piece; `checkpoints` says where its checkpoints are, if not in
+    its folder."""
+    return sample_text(restore(out, checkpoints=checkpoints), prompt, length, temperature, seed)
 
 
 __all__ = ["Experiment", "Run", "Settings", "Value", "load", "restore", "sample"]

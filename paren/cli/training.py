@@ -121,11 +121,12 @@ def sample(
         float, typer.Option("--temperature", min=0.0, metavar="T", help="0 takes the likeliest token.")
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Another seed, another text.")] = 0,
+    checkpoints: Checkpoints = None,
 ) -> None:
     """Write text with a trained language model."""
     from paren import api  # see run
 
-    for piece in api.sample(run_folder, prompt, length, temperature, seed):
+    for piece in api.sample(run_folder, prompt, length, temperature, seed, checkpoints=checkpoints):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

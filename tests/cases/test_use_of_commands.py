@@ -249,3 +249,40 @@ sys.exit(f"loaded {loaded}" if loaded else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("given", ["width=999999999996", "vocab=99999999999", "layers=99999999999"])
+def test_sizes_beyond_all_bounds_are_mistakes_of_the_file(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    file = str(EXAMPLES / "gpt.paren")
+    assert main(["check", file, "--json", "--set", given]) == 1
+    captured = capsys.readouterr()
+    errors = [json.loads(line) for line in captured.out.splitlines()]
+    assert captured.err == ""
+    assert all(error["place"]["path"] == file for error in errors)
+    assert {error["code"] for error in errors} <= {"E-TYPE-006", "E-CALL-007"}
+
+
+def test_a_run_whose_checkpoints_are_elsewhere_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some words\n" * 40)
+    (tmp_path / "f.paren").write_text(
+        """(defdata text (text-files "*.txt" :tokenizer bytes :length 8 :split ((train 1))))
+(defmodel net ((tokens int32 [8])) (linear (take (param e [256 4] :init (normal 0.1)) tokens) 256))
+(defrun :data text :loss (cross-entropy (net tokens) targets) :optimizer (sgd :rate 0.1) :batch 4 :steps 2)
+"""
+    )
+    assert paren(tmp_path, "run", "f.paren", "--out", "out", "--checkpoints", "else where").code == 0
+    assert paren(tmp_path, "sample", "out", "--length", "5").err.startswith("E-CKPT-001: ")
+    sampled = paren(tmp_path, "sample", "out", "--length", "5", "--checkpoints", "else where")
+    assert (sampled.code, sampled.err) == (0, "")
+
+
+def test_another_number_of_threads_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    write_small(tmp_path)
+    given = ("run", "f.paren", "--out", "out")
+    assert paren(tmp_path, *given, "--steps", "2", "--threads", "1").code == 0
+    refused = paren(tmp_path, *given, "--resume", "latest", "--threads", "2")
+    assert refused.code == 1
+    assert "E-CKPT-007: " in refused.err
+    allowed = paren(tmp_path, *given, "--resume", "latest", "--threads", "2", "--allow-new-layout")
+    assert allowed.code == 0
+    assert "not bit-exact: threads 1 there and 2 here" in allowed.err

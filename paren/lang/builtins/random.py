@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from paren.ir import random as draw
 from paren.ir.graph import Builder, Node
-from paren.ir.types import DType, TensorType
+from paren.ir.types import DType, TensorType, TypeMismatch
 from paren.lang.builtins.registry import builtin
 from paren.lang.elementwise import elementwise
 from paren.lang.operand import need_number, need_shape
@@ -30,7 +30,10 @@ def _draw(
     if trace.rows is not None:
         step = builder.input("$step", scalar, "scalar", span)
         rows = builder.input("$rows", TensorType(DType.UINT32, (trace.rows,)), "batch", span)
-    node = make(builder, draw.Site(seed, trace.scope.next_site(), step, rows, span), sizes)
+    try:
+        node = make(builder, draw.Site(seed, trace.scope.next_site(), step, rows, span), sizes)
+    except TypeMismatch as mismatch:
+        raise session.error("E-TYPE-006", str(mismatch), site) from None
     return session.tensor(node, rows is not None, site)
 
 
