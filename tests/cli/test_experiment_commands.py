@@ -68,7 +68,10 @@ class Interface:
     def out(self) -> Path:
         return Path("outputs/gpt")
 
-    def sample(self, run: Path, prompt: str, length: int, temperature: float, seed: int) -> Iterator[str]:
+    def sample(
+        self, run: Path, prompt: str, length: int, temperature: float, seed: int, checkpoints: Path | None
+    ) -> Iterator[str]:
+        assert checkpoints is None
         self.asked.append((run, prompt, length, temperature, seed))
         yield "to "
         yield "be"
