@@ -26,7 +26,7 @@ GPT = """\
 (def steps 20)
 
 (defdata text
-  (text-files "text.txt" :tokenizer bytes :length 16 :split ((train 0.8) (validation 0.2)) :evaluation-count 7))
+  (text-files "text.txt" :tokenizer bytes :length 16 :split ((train 0.8) (validation 0.2)) :evaluation-count 3))
 
 (def (block x)
   (let ((x (+ x (scope attention (dropout (causal-attention (layer-norm x) :heads 2) dropped)))))

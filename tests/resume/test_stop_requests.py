@@ -31,7 +31,7 @@ def assert_resumes(trial: Trial, out: Path) -> None:
         ("accumulate", 3 * 6, signal.SIGTERM, 7),  # three microbatches a step
         ("update", 0, signal.SIGINT, 1),
         ("evaluate", 1, signal.SIGTERM, 5),
-        ("evaluate", 4, signal.SIGINT, 10),  # four microbatches an evaluation
+        ("evaluate", 2, signal.SIGINT, 10),  # two microbatches an evaluation
         ("save", 2, signal.SIGINT, 4),
         ("save", SAVE + 12, signal.SIGTERM, 8),
     ],
@@ -69,7 +69,7 @@ def test_a_signal_before_step_1_leaves_no_checkpoint(
     [
         ("compile", 1, signal.SIGINT, None),
         ("accumulate", 3 * 6, signal.SIGTERM, 4),
-        ("evaluate", 6, signal.SIGINT, 8),
+        ("evaluate", 3, signal.SIGINT, 8),
         ("save", 11, signal.SIGTERM, None),
         ("save", SAVE + 11, signal.SIGTERM, 4),
         ("save", 2 * SAVE - 1, signal.SIGINT, 8),  # published, not yet followed
