@@ -1,4 +1,4 @@
-"""What a `defrun` may ask for besides, in compiled training: averages, frozen parameters, groups, first weights, clip."""
+"""What a `defrun` may ask for besides, compiled: averages, frozen parameters, groups, first weights, clipping."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_training_from_existing_weights(tmp_path: Path) -> None:
 
     made = trainer()
     made.set(weights)
-    data = experiment._open_data(None, api.Silent())  # noqa: SLF001 - the examples of the run
+    data = experiment._open_data(None, api.Silent())
     from_start = []
     with api.SplitData(experiment.program.run, 8, data.splits["train"], None).batches(0, 6) as loader:
         for batch in loader:
