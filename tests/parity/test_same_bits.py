@@ -1,58 +1,131 @@
-"""Two runs on one machine give the same bits, and the reference device the same numbers to rounding."""
+"""Two equal runs leave equal bytes; threads do not show in a kernel's bits; the reference device agrees to rounding."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_training import EXAMPLES, Arrays, Trainer
 
-import paren
+from paren.data.loader import Schedule
+from paren.data.open import open_data
+from paren.ir.program import Program
+from paren.lang.elaborate import elaborate
 from paren.train.metrics import without_measured
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-GPT = """
-(defdata text (text-files "text.txt" :tokenizer bytes :length 16 :split ((train 0.8) (validation 0.2))))
-(defmodel net ((tokens int32 [16]))
-  (let ((x (dropout (embedding tokens 256 16) 0.2))
-        (x (+ x (scope attention (causal-attention (layer-norm x) :heads 2)))))
-    (linear (layer-norm x) 256)))
-(defrun :data text :loss (cross-entropy (net tokens) targets) :optimizer (adamw :rate 1e-2)
-        :batch 8 :microbatches 2 :steps 6 :clip 1.0 :evaluate-every 3 :seed 3)
+PROGRAM = """
+(defdata d (python "points.py" points :fields ((x float32 [6]) (y float32 []))
+  :split ((train 0.8) (validation 0.2)) :rows 50))
+(defmodel m ((x float32 [6])) (linear (dropout (gelu (linear x 24)) 0.2) 1))
+(defrun :data d :loss (mean-squared-error (m x) y) :optimizer {optimizer} :clip 1.0 :average 0.9
+  :batch 12 :microbatches 3 :steps 11 :evaluate-every 4 :checkpoint-every 5 :log-every 1 :seed 6)
+(defdiagnostic spread (abs (m x)) :every 2 :reduce max)
+"""
+POINTS = """\
+import numpy as np
+
+
+def points(rows):
+    x = np.random.default_rng(0).normal(size=(rows, 6)).astype(np.float32)
+    return {"x": x, "y": np.sin(x).sum(axis=1).astype(np.float32)}
 """
 
 
-def _write(folder: Path) -> Path:
-    (folder / "text.txt").write_text("".join(f"{i} times {i} is {i * i}\n" for i in range(200)))
-    path = folder / "net.paren"
-    path.write_text(GPT)
-    return path
+def run(folder: Path, out: str, hash_seed: str) -> None:
+    """A process of its own, with an order of sets and dictionaries of its own, and no compiled kernels to begin with."""
+    environment = os.environ | {"PAREN_CACHE": str(folder / f"cache-{out}"), "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-m", "paren", "run", str(folder / "p.paren"), "--out", str(folder / out)]
+    done = subprocess.run([*command, "--threads", "2"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
-    path = _write(tmp_path)
-    outs = [tmp_path / "first", tmp_path / "second"]
-    for out in outs:
-        subprocess.run(
-            [sys.executable, "-m", "paren", "run", str(path), "--out", str(out)], check=True, capture_output=True
-        )
-    files = [sorted(out.glob("checkpoints/*/*.safetensors")) for out in outs]
-    assert files[0]
-    assert [file.relative_to(outs[0]) for file in files[0]] == [file.relative_to(outs[1]) for file in files[1]]
-    for first, second in zip(*files, strict=True):
-        assert first.read_bytes() == second.read_bytes()
-    lines = [(out / "metrics.jsonl").read_text().splitlines() for out in outs]
-    assert [without_measured(line) for line in lines[0]] == [without_measured(line) for line in lines[1]]
+def left_by(out: Path) -> tuple[dict[str, str], list[dict[str, object]]]:
+    """Digests of all tensor files by path, and the metrics without what is measured."""
+    files = sorted(out.rglob("*.safetensors"))
+    digests = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return digests, [without_measured(line) for line in lines]
 
 
-@pytest.mark.parametrize("example", ["net", "regression", "digits"])
-def test_the_reference_device_computes_the_same(tmp_path: Path, example: str) -> None:
-    path = _write(tmp_path) if example == "net" else EXAMPLES / f"{example}.paren"
-    losses = []
-    for device in ("cpu", "reference"):
-        experiment = paren.load(path, variant=None if example == "net" else "smoke")
-        run = experiment.run(out=tmp_path / device, device=device, steps=3)
-        losses.append(run.metrics()["loss"])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-5)
+@pytest.mark.parametrize("optimizer", ["(adamw :rate 0.01)", "(muon :rate 0.01)"])
+def test_two_processes_leave_the_same_bytes(tmp_path: Path, optimizer: str) -> None:
+    (tmp_path / "points.py").write_text(POINTS)
+    (tmp_path / "p.paren").write_text(PROGRAM.format(optimizer=optimizer))
+    run(tmp_path, "first", "1")
+    run(tmp_path, "second", "2")
+    files, lines = left_by(tmp_path / "first")
+    assert (files, lines) == left_by(tmp_path / "second")
+    assert len(files) >= 2
+    assert sum("loss" in line for line in lines) == 11
+
+
+def examples(made: Program, cache: Path, steps: int) -> list[Arrays]:
+    """What the first positions of a smoke variant train on; tokens are drawn, as a tokenizer takes long to train."""
+    if made.data.kind == "python-stdlib":
+        generator = np.random.default_rng(0)
+        types = {field.name: field.type for field in made.data.fields}
+        shape = (made.run.batch, *types["tokens"].shape)
+        return [{name: generator.integers(0, 64, shape).astype(np.int32) for name in types} for _ in range(steps)]
+    data = open_data(made.data, root=EXAMPLES, cache=cache, seed=made.run.seed, announce=lambda _text: None)
+    split = data.splits["train"]
+    schedule = Schedule(split.count, made.run.batch, made.run.seed)
+    return [split.read(schedule.batch_at(position)[1]) for position in range(steps)]
+
+
+SMALL = {"layers=2", "heads=2", "width=16", "seq=12", "vocab=64", "batch=6", "microbatches=2", "warmup=2", "steps=20"}
+
+
+def smoke(name: str) -> Program:
+    """The smoke variant; the language model smaller still, for a device that runs loops in Python."""
+    overrides = sorted(SMALL) if name == "gpt" else []
+    return elaborate(EXAMPLES / f"{name}.paren", variant="smoke", overrides=overrides)
+
+
+@pytest.mark.parametrize("name", ["gpt", "digits", "regression"])
+def test_the_reference_device_agrees_with_the_cpu(name: str, tmp_path: Path) -> None:
+    """Losses, norms and parameters of three steps, and an evaluation after them; dropout draws the same numbers."""
+    made = smoke(name)
+    cpu, reference = Trainer(made), Trainer(made, device="reference")
+    for slot, value in cpu.parameters.items():
+        np.testing.assert_allclose(reference.parameters[slot], value, rtol=2e-6, atol=1e-7, err_msg=slot)
+    given = examples(made, tmp_path, 3)
+    for fields in given:
+        reference.set(cpu.parameters)
+        found, wanted = cpu.step(fields), reference.step(fields)
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+        assert found["gradient-norm"] == pytest.approx(wanted["gradient-norm"], rel=1e-4)
+        whole = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in reference.gradients.values()))
+        for slot, gradient in reference.gradients.items():
+            difference = float(np.linalg.norm((cpu.gradients[slot] - gradient).ravel()))
+            assert difference <= 1e-4 * max(float(np.linalg.norm(gradient.ravel())), 1e-6 * whole), slot
+    reference.set(cpu.parameters)
+    for microbatch in cpu.batch(given[0]).microbatches:
+        found_sums, wanted_sums = cpu.engine.evaluate(microbatch), reference.engine.evaluate(microbatch)
+        assert found_sums["loss"] == pytest.approx(wanted_sums["loss"], rel=1e-5)
+        assert {key: weight for key, (_, weight) in found_sums.items()} == {
+            key: weight for key, (_, weight) in wanted_sums.items()
+        }
+
+
+@pytest.mark.parametrize("name", ["digits", "regression"])
+def test_threads_do_not_show_in_kernels(name: str, tmp_path: Path) -> None:
+    """The whole initialisation, norm and update, which have no products, give the same bytes for any threads."""
+    made = smoke(name)
+    trainers = [Trainer(made, threads=threads) for threads in (1, 2, 3)]
+    states = [{slot: value.tobytes() for slot, value in each.parameters.items()} for each in trainers]
+    assert states[0] == states[1] == states[2]
+    (fields,) = examples(made, tmp_path, 1)
+    trainers[0].step(fields)
+    gradients = {slot: value.copy() for slot, value in trainers[0].gradients.items()}
+    for each in trainers:
+        each.restart()
+        each.update(gradients, 1)
+    norms = {each.engine.gradient_norm(1.0) for each in trainers}
+    assert len(norms) == 1
+    states = [{slot: value.tobytes() for slot, value in each.engine.slots().items()} for each in trainers]
+    assert states[0] == states[1] == states[2]
