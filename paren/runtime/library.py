@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from paren.environment import bound_busy_waiting
 from paren.ir.op import Array
 from paren.plan.plan import Matrix, Product
 from paren.text.errors import InternalError
@@ -76,6 +77,7 @@ def find_blas() -> Blas | None:
 @cache
 def find_openmp() -> OpenMP | None:
     """libgomp as torch carries it, so that kernels and products share one pool of threads; else the system's."""
+    bound_busy_waiting()
     folder = _torch_folder()
     candidates = [str(path) for path in sorted(folder.glob("libgomp*"))] if folder is not None else []
     system = ctypes.util.find_library("gomp")

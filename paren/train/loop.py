@@ -104,6 +104,7 @@ def train(session: Session) -> str:
             if _checkpoint_due(session, run.checkpoint_every):
                 saved = save(session)
             if state.stopped_early:
+                session.progress.notice(f"step {state.step}: stopped early, the last evaluations were no better")
                 break
             started = session.clock()
     if state.step not in (first, saved):

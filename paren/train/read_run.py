@@ -27,7 +27,7 @@ Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 
 
-def read_metrics(out: Path) -> dict[str, Floats]:
+def read_metrics(out: str | Path) -> dict[str, Floats]:
     """The series of a run as columns, float64[lines]: `step`, then each series by name, nan where a line lacks it.
 
     Lines of one step are one row. Annotations are left out (`read_annotations` has them). A last line that is still
@@ -42,13 +42,13 @@ def read_metrics(out: Path) -> dict[str, Floats]:
     return {name: np.array([row.get(name, np.nan) for row in rows.values()], np.float64) for name in names}
 
 
-def read_annotations(out: Path) -> list[dict[str, Any]]:
+def read_annotations(out: str | Path) -> list[dict[str, Any]]:
     """The annotations of a run, in order: `step`, `annotation`, and what belongs to it."""
     return [record for record in _lines(out) if "annotation" in record]
 
 
-def _lines(out: Path) -> Iterator[dict[str, Any]]:
-    path = out / FILE
+def _lines(out: str | Path) -> Iterator[dict[str, Any]]:
+    path = Path(out) / FILE
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -236,6 +236,8 @@ class Start:
 
     def _stopped(self, file: StatusFile) -> Outcome:
         file.final(status.STOPPED)
+        if file.status.step:
+            self.progress.notice(f"saved at step {file.status.step}: --resume latest goes on from there")
         return Outcome(AT_SIGNAL, self.signals.exit_code, file.status.step, self.options.out)
 
     def _nothing(self, step: int, why: str) -> Outcome:
