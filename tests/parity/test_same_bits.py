@@ -37,7 +37,7 @@ def points(rows):
 
 
 def run(folder: Path, out: str, hash_seed: str) -> None:
-    """A process of its own, with an order of sets and dictionaries of its own, and no compiled kernels to begin with."""
+    """A process of its own, with its own order of sets and dictionaries, and no compiled kernels to begin with."""
     environment = os.environ | {"PAREN_CACHE": str(folder / f"cache-{out}"), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-m", "paren", "run", str(folder / "p.paren"), "--out", str(folder / out)]
     done = subprocess.run([*command, "--threads", "2"], env=environment, capture_output=True, text=True, check=False)
@@ -77,7 +77,7 @@ def examples(made: Program, cache: Path, steps: int) -> list[Arrays]:
     return [split.read(schedule.batch_at(position)[1]) for position in range(steps)]
 
 
-SMALL = {"layers=2", "heads=2", "width=16", "seq=12", "vocab=64", "batch=6", "microbatches=2", "warmup=2", "steps=20"}
+SMALL = {"layers=2", "heads=2", "width=16", "seq=12", "vocab=256", "batch=6", "microbatches=2", "warmup=2", "steps=20"}
 
 
 def smoke(name: str) -> Program:
