@@ -173,7 +173,7 @@ class Experiment:
         with StopSignals() as signals:
             try:
                 opened = open_device(device or environment.device, threads, environment.cache / "kernels")
-                if getattr(opened, "reason", ""):
+                if opened.reason:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
@@ -235,12 +235,11 @@ class Experiment:
 
 def _compile(program: Program, plans: Plans, device: Device, view: ProgressView) -> CompiledEngine:
     """The engine; says how long compiling took and how much of it the cache saved."""
-    compiler = getattr(device, "compiler", None)
-    if compiler is None:
-        return CompiledEngine(program, plans, device)
-    compiled, reused, begin = compiler.compiled, compiler.reused, time.perf_counter()
+    compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
     engine = CompiledEngine(program, plans, device)
-    compiled, reused = compiler.compiled - compiled, compiler.reused - reused
+    if not device.target:
+        return engine
+    compiled, reused = device.compiled - compiled, device.reused - reused
     view.notice(f"compiled {compiled} kernels, took {reused} from the cache: {time.perf_counter() - begin:.1f} s")
     return engine
 
@@ -254,9 +253,8 @@ def default_out(program: Program) -> Path:
 def _identity(device: Device) -> dict[str, Json]:
     """What decides about bits besides the experiment: device, instruction set, threads (they decide about products)."""
     identity: dict[str, Json] = {"device": device.name, "ranks": 1}
-    compiler = getattr(device, "compiler", None)
-    if compiler is not None:
-        identity |= {"target": compiler.target, "threads": device.threads}
+    if device.target:
+        identity |= {"target": device.target, "threads": device.threads}
     return identity
 
 

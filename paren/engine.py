@@ -26,6 +26,7 @@ from paren.passes.assemble import (
     update_graph,
 )
 from paren.pipeline import plan_graph, prepare
+from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Plan
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
@@ -129,6 +130,36 @@ def make_plans(program: Program) -> Plans:
     )
 
 
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run holds at once: bytes of each part, and the graph with the largest arena and where that peaks."""
+
+    parts: Mapping[str, int]
+    peak_graph: str
+    peak_place: str
+
+    @property
+    def planned(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+
+def memory_of(program: Program, plans: Plans) -> MemoryPlan:
+    """The memory of a run by its plans; the engine allocates just this."""
+    layout = lay_out(program)
+    moments = sum((end - begin) * len(g.moments) for g in program.updates for begin, end in [layout.groups[g.number]])
+    name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
+    parts = {
+        "parameters": 4 * layout.total,
+        "gradients": 4 * layout.trained,
+        "optimizer": 4 * moments,
+        "averages": 4 * layout.trained if program.run.average is not None else 0,
+        "live": max(ALIGNMENT, plan.arena_bytes),
+    }
+    place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
+    return MemoryPlan(parts, name, place)
+
+
 @dataclass
 class _Update:
     """One executable of an optimizer group and the state it works on."""
@@ -164,7 +195,7 @@ class CompiledEngine:
         self._gradients = self._vector(layout.trained)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
-        self._arena = device.allocate(max(64, *(plan.arena_bytes for plan in plans.all.values())))
+        self._arena = device.allocate(memory_of(program, plans).parts["live"])
         self._seed = np.array(program.run.seed % 2**32, np.uint32)
         self._updates = self._bind_updates(updates)
         trained = [name for group in program.updates for name in group.parameters]
@@ -300,14 +331,8 @@ class CompiledEngine:
 
     def memory(self) -> Mapping[str, int]:
         """Bytes of each part of the plan, and their sum as `planned`."""
-        parts = {
-            "parameters": self._parameters.nbytes,
-            "gradients": self._gradients.nbytes,
-            "optimizer": sum(vector.nbytes for vector in self._moments.values()),
-            "averages": 0 if self._averages is None else self._averages.nbytes,
-            "live": self._arena.nbytes,
-        }
-        return parts | {"planned": sum(parts.values())}
+        memory = memory_of(self.program, self.plans)
+        return {**memory.parts, "planned": memory.planned}
 
     def close(self) -> None:
         """Nothing outlives the arrays."""

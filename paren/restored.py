@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 from paren.data.tokenizer import Tokenizer, load_tokenizer
 from paren.ir.op import Array
 from paren.ir.program import Model, Program, Value
-from paren.lang.elaborate import elaborate
-from paren.lang.value import show
+from paren.lang.elaborate import elaborate_kept
 from paren.pipeline import plan_graph
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
@@ -178,16 +177,9 @@ def read_program(out: Path) -> Program:
     stored = read_run_file(out)
     if stored is None:
         raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
-    texts: dict[str, bytes] = {path: entry["text"].encode() for path, entry in stored["sources"].items()}
-
-    def read_file(path: Path) -> bytes:
-        try:
-            return texts[str(path)]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    settings = [f"{name}={show(_value(value))}" for name, value in stored["settings"].items()]
-    return elaborate(stored["program"], variant=stored["variant"], overrides=settings, read_file=read_file)
+    texts = {path: entry["text"] for path, entry in stored["sources"].items()}
+    settings = {name: _value(value) for name, value in stored["settings"].items()}
+    return elaborate_kept(stored["program"], stored["variant"], settings, texts)
 
 
 def _value(value: object) -> Value:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from paren.data.dataset import Array
 from paren.data.digest import array_digest, digest_of, file_digest
 from paren.data.fields import ArraySplit, Column, cut_into_splits
 from paren.data.paths import find_file, shown
 from paren.data.table import read_csv
+from paren.ir.op import Array
 from paren.ir.program import DataForm, Field
 from paren.ir.types import DType
 from paren.text.errors import ParenError, did_you_mean

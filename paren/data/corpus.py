@@ -15,13 +15,14 @@ from typing import BinaryIO
 import numpy as np
 import tokenizers
 
-from paren.data.dataset import Array, Dataset, Int64Array, Split
+from paren.data.dataset import Dataset, Int64Array, Split
 from paren.data.digest import digest_of, file_digest
 from paren.data.documents import Document, document_sizes, find_documents, pieces_between
 from paren.data.paths import find_file, shown
 from paren.data.splits import TRAIN, split_fractions, split_ranges
 from paren.data.stream import TokenSplit, token_split
 from paren.data.tokenizer import BYTES, ByteTokenizer, Tokenizer, load_tokenizer, train_byte_pair
+from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import ParenError
 

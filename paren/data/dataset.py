@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.data.tokenizer import Tokenizer
+from paren.ir.op import Array
 from paren.ir.program import Field
 
-Array = npt.NDArray[np.generic]
 Int64Array = npt.NDArray[np.int64]
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paren.data.dataset import Array, Chunk, Int64Array
+from paren.data.dataset import Chunk, Int64Array
 from paren.data.digest import digest_of
 from paren.data.order import permuted
 from paren.data.splits import split_ranges
+from paren.ir.op import Array
 from paren.ir.program import DataForm, Field
 from paren.text.errors import ParenError, Report, did_you_mean
 

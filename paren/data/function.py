@@ -12,10 +12,10 @@ from types import ModuleType
 
 import numpy as np
 
-from paren.data.dataset import Array
 from paren.data.digest import array_digest, digest_of
 from paren.data.fields import ArraySplit, Column, check_columns, cut_into_splits
 from paren.data.paths import find_file, shown
+from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import Note, ParenError, did_you_mean
 

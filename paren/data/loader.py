@@ -16,8 +16,9 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from paren.data.dataset import Array, Int64Array, Split
+from paren.data.dataset import Int64Array, Split
 from paren.data.order import permuted
+from paren.ir.op import Array
 from paren.ir.program import RunForm
 from paren.text.errors import InternalError
 

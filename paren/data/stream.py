@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from paren.data.dataset import Array, Chunk, Int64Array
+from paren.data.dataset import Chunk, Int64Array
 from paren.data.digest import digest_of, file_digest
 from paren.data.paths import find_file, shown
 from paren.data.splits import split_ranges
+from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import InternalError, ParenError
 from paren.text.source import Span

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paren.data.dataset import Array
 from paren.data.text import read_text
+from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.text.errors import ParenError
 from paren.text.source import Span

@@ -11,13 +11,11 @@ from math import prod
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from paren.engine import Plans, lay_out
+from paren.engine import Plans, memory_of
 from paren.ir.program import Program
 from paren.plan.memory import kernels_of, reads_of, writes_of
 from paren.plan.plan import Buffer, Launch, Plan, Product, Step
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-
+from paren.train.state import Json
 
 # Wider than any table: as text nothing is cut off.
 _WIDEST = 1000
@@ -60,33 +58,9 @@ def explain(program: Program, plans: Plans) -> Explanation:
 
 
 def _memory(program: Program, plans: Plans) -> dict[str, Json]:
-    layout = lay_out(program)
-    moments = sum((end - begin) * len(g.moments) for g in program.updates for begin, end in [layout.groups[g.number]])
-    name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
-    step, _ = _peak(plan)
-    parts: dict[str, int] = {
-        "parameters": 4 * layout.total,
-        "gradients": 4 * layout.trained,
-        "optimizer": 4 * moments,
-        "averages": 4 * layout.trained if program.run.average is not None else 0,
-        "live": plan.arena_bytes,
-    }
-    return {
-        **parts,
-        "planned": sum(parts.values()),
-        "peak": {"graph": name, "place": str(plan.steps[step].spans[0]) if plan.steps else ""},
-    }
-
-
-def _peak(plan: Plan) -> tuple[int, int]:
-    """The step at which most bytes of the arena are alive, and how many."""
-    live = [0] * (len(plan.steps) + 1)
-    for buffer in plan.buffers:
-        if buffer.place.value == "arena":
-            for step in range(buffer.first, min(buffer.last, len(plan.steps)) + 1):
-                live[step] += buffer.type.bytes
-    step = max(range(len(plan.steps)), key=lambda i: live[i], default=0)
-    return step, live[step]
+    memory = memory_of(program, plans)
+    peak: Json = {"graph": memory.peak_graph, "place": memory.peak_place}
+    return {**memory.parts, "planned": memory.planned, "peak": peak}
 
 
 def _graph(name: str, plan: Plan) -> dict[str, Json]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from paren.engine import Plans, make_plans
-from paren.inspect.explain import Explanation, explain
+from paren.engine import Plans, make_plans, memory_of
 from paren.ir.program import Program
-from paren.lang.elaborate import elaborate
-from paren.lang.value import show
+from paren.lang.elaborate import elaborate_kept
 from paren.text.errors import Note, ParenError
 from paren.train.size import show_bytes
 
@@ -16,33 +12,18 @@ from paren.train.size import show_bytes
 def refuse_if_too_large(program: Program, plans: Plans, limit: int) -> None:
     """Raises E-MEM-001, at `:batch`, if the plan needs more than `limit` bytes: with its parts, where most is alive,
     and the fewest microbatches that would fit."""
-    explanation = explain(program, plans)
-    planned = planned_bytes(explanation)
+    memory = memory_of(program, plans)
+    planned = memory.planned
     if planned <= limit:
         return
-    memory = explanation.data["memory"]
-    assert isinstance(memory, dict)
-    parts = ", ".join(
-        f"{name} {show_bytes(v)}" for name, v in memory.items() if isinstance(v, int) and v and name != "planned"
-    )
-    peak = memory["peak"]
-    assert isinstance(peak, dict)
+    parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
     raise ParenError(
         "E-MEM-001",
         f"the run needs {show_bytes(planned)}, and {show_bytes(limit)} are free",
         program.run.spans.get("batch"),
-        notes=[Note(parts), Note(f"most is alive in the graph {peak['graph']} at {peak['place']}")],
+        notes=[Note(parts), Note(f"most is alive in the graph {memory.peak_graph} at {memory.peak_place}")],
         fix=_smallest_change(program, planned, limit),
     )
-
-
-def planned_bytes(explanation: Explanation) -> int:
-    """What the run of a report needs in all."""
-    memory = explanation.data["memory"]
-    assert isinstance(memory, dict)
-    planned = memory["planned"]
-    assert isinstance(planned, int)
-    return planned
 
 
 def _smallest_change(program: Program, planned: int, limit: int) -> str:
@@ -64,16 +45,6 @@ def _smallest_change(program: Program, planned: int, limit: int) -> str:
 
 def _planned_for(program: Program, rows: int) -> int:
     """What the run needs with so many rows in a call; the file is evaluated again, from the texts it was read from."""
-    texts = {path: text.encode() for path, text in program.sources.items()}
-
-    def read_file(path: Path) -> bytes:
-        return texts[str(path)]
-
-    smaller = elaborate(
-        program.path,
-        variant=program.variant,
-        overrides=[f"{setting.name}={show(setting.value)}" for setting in program.settings],
-        rows=rows,
-        read_file=read_file,
-    )
-    return planned_bytes(explain(smaller, make_plans(smaller)))
+    settings = {setting.name: setting.value for setting in program.settings}
+    smaller = elaborate_kept(program.path, program.variant, settings, program.sources, rows=rows)
+    return memory_of(smaller, make_plans(smaller)).planned

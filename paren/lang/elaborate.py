@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import paren.ir.ops
 import paren.lang.special  # noqa: F401  (both fill tables)
 from paren.ir.graph import Graph
-from paren.ir.program import DataForm, Diagnostic, Program
+from paren.ir.program import DataForm, Diagnostic, Program, Value
 from paren.lang.core import Compiler
 from paren.lang.data import parse_data
 from paren.lang.graphs import Graphs, callable_model, check_unused, define_models
@@ -20,7 +20,7 @@ from paren.lang.session import Session, deep_recursion
 from paren.lang.settings import Settings, apply_variant
 from paren.lang.study import build_study
 from paren.lang.toplevel import TopLevel
-from paren.lang.value import Namespace
+from paren.lang.value import Namespace, show
 from paren.text.errors import InternalError, ParenError, ParenErrors
 from paren.text.forms import List
 from paren.text.source import Source, Span
@@ -46,6 +46,24 @@ def elaborate(
     files.report.finish()
     with deep_recursion():
         return _Elaboration(files, str(path), variant).run(overrides, rows)
+
+
+def elaborate_kept(
+    path: str, variant: str | None, settings: Mapping[str, Value], texts: Mapping[str, str], *, rows: int | None = None
+) -> Program:
+    """A program evaluated again from texts and settings that were kept, whatever the files say now.
+
+    `texts`: path -> text of the file and its imports; `settings`: every setting by name. `rows` as for `elaborate`.
+    """
+
+    def read_file(file: Path) -> bytes:
+        try:
+            return texts[str(file)].encode()
+        except KeyError:
+            raise FileNotFoundError(file) from None
+
+    overrides = [f"{name}={show(value)}" for name, value in settings.items()]
+    return elaborate(path, variant=variant, overrides=overrides, rows=rows, read_file=read_file)
 
 
 class _Elaboration:

@@ -102,6 +102,7 @@ class _Fuser:
     reads: dict[int, dict[int, int]] = field(default_factory=dict)  # root -> stored node -> identical leading axes
     readers: dict[int, set[int]] = field(default_factory=dict)  # stored node -> roots that read it
     by_leaf: dict[int, list[Group]] = field(default_factory=dict)
+    last_addition: dict[int, Group] = field(default_factory=dict)  # state input -> group that last added to its slot
     refusals: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     scalars: Group | None = (
         None  # the last kernel of single values: others join it, for a launch costs more than they do
@@ -111,11 +112,11 @@ class _Fuser:
     def run(self) -> Fusion:
         for node in self.graph.nodes:
             if node.number in self.storage.products:
-                self._add_call(node, "product", node.args)
+                self._add_call(node, "product")
             elif node.number in self.storage.scatters or (
                 node.op.name == "scatter_add" and node.number in self.storage.stored
             ):
-                self._add_call(node, "scatter", node.args)
+                self._add_call(node, "scatter")
             elif node.number in self.storage.stored and not self._is_result(node):
                 self._add_root(node)
         order = self._order()
@@ -165,22 +166,23 @@ class _Fuser:
 
     # Adding nodes ---------------------------------------------------------------------------------------------------
 
-    def _add_call(self, node: Node, kind: str, args: tuple[Node, ...]) -> None:
+    def _add_call(self, node: Node, kind: str) -> None:
         group = Group(len(self.groups), kind, node.shape, (), [node])
         reads: dict[int, int] = {}
         if kind == "product":
             call = self.storage.products[node.number]
             reads = {view.base.number: 0 for view in (call.a, call.b)}
         else:
-            for arg in args:
+            for arg in node.args:
                 inner = {arg.number: 0} if self.storage.readable(arg) else self._reads_of(arg)
                 reads.update(inner)
         group.needs = self._needs(reads)
         slot = self.storage.products[node.number].slot if kind == "product" else self._slot(node)
         if slot is not None:
             # Additions to one slot keep their order.
-            group.needs |= self._needs([-1 - slot.number])
-            self.group_of[-1 - slot.number] = group
+            before = self.last_addition.get(slot.number)
+            group.needs |= set() if before is None else {before.number}
+            self.last_addition[slot.number] = group
         self._register(node, group, reads)
         self.groups.append(group)
 
@@ -195,7 +197,7 @@ class _Fuser:
         best: tuple[Score, Group] | None = None
         for group in self._candidates(node, reads):
             reason = self._refuse(node, domain, reads, needs, group)
-            shared = self._shared_bytes(node, reads, group)
+            shared = self._shared_bytes(reads, group)
             if reason is None and (shared > 0 or group is self.scalars):
                 score = Score(shared, group.last)
                 if best is None or score > best[0]:
@@ -239,7 +241,7 @@ class _Fuser:
             found[self.scalars.number] = self.scalars
         return list(found.values())
 
-    def _shared_bytes(self, node: Node, reads: dict[int, int], group: Group) -> int:
+    def _shared_bytes(self, reads: dict[int, int], group: Group) -> int:
         """Bytes that the node need not read from memory in this kernel, because the kernel makes or reads them
         anyway."""
         members = {member.number for member in group.members}

@@ -233,6 +233,16 @@ def _aligned(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
+def busiest_step(plan: Plan) -> int:
+    """The step at which most bytes of the arena are alive; 0 for a plan without steps."""
+    live = [0] * (len(plan.steps) + 1)
+    for buffer in plan.buffers:
+        if buffer.place is Place.ARENA:
+            for step in range(buffer.first, min(buffer.last, len(plan.steps)) + 1):
+                live[step] += buffer.type.bytes
+    return max(range(len(plan.steps)), key=lambda i: live[i], default=0)
+
+
 def kernels_of(plan: Plan) -> dict[str, Kernel]:
     """The distinct kernels of a plan by digest, in order of first use."""
     return {step.kernel.digest: step.kernel for step in plan.steps if isinstance(step, Launch)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from paren.plan.kernel import Access, Accumulate, Index, Kernel, Load, Stage, Store
+from paren.plan.kernel import Access, Accumulate, Kernel, Load, Stage, Store
 
 Term = tuple[tuple[str, int, int], int]  # ((row or stage, axis, size), stride in elements)
 Signature = tuple[int, tuple[Term, ...]]  # constant offset, terms
@@ -26,12 +26,12 @@ def access_signature(kernel: Kernel, stage: Stage, access: Access) -> Signature 
         for axis, coefficient in index.terms:
             if kernel.axes[axis] == 1:
                 continue
-            name = _axis_name(kernel, stage, axis, index)
+            name = _axis_name(kernel, stage, axis)
             terms[name] = terms.get(name, 0) + coefficient * stride
     return constant, tuple(sorted(terms.items()))
 
 
-def _axis_name(kernel: Kernel, stage: Stage, axis: int, index: Index) -> tuple[str, int, int]:
+def _axis_name(kernel: Kernel, stage: Stage, axis: int) -> tuple[str, int, int]:
     if axis < kernel.rows:
         return ("row", axis, kernel.axes[axis])
     return ("stage", stage.axes.index(axis), kernel.axes[axis])

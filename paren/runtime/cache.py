@@ -9,14 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import platformdirs
-
 HASH_BYTES = 32
-
-
-def user_cache() -> Path:
-    """The user's cache folder for paren, without creating it."""
-    return platformdirs.user_cache_path("paren")
 
 
 @dataclass

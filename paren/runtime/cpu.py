@@ -74,6 +74,18 @@ class CpuDevice:
         self._run = RUN(self.compiler.load({"driver": DRIVER}, "run")["driver"])
 
     @property
+    def target(self) -> str:
+        return self.compiler.target
+
+    @property
+    def compiled(self) -> int:
+        return self.compiler.compiled
+
+    @property
+    def reused(self) -> int:
+        return self.compiler.reused
+
+    @property
     def notes(self) -> Sequence[str]:
         return (*self._fallbacks, *self.compiler.cache.notes)
 

@@ -28,6 +28,18 @@ class Device(Protocol):
     threads: int
 
     @property
+    def target(self) -> str:
+        """The processor and its features that code is made for; empty where none is made."""
+
+    @property
+    def compiled(self) -> int:
+        """Kernels compiled so far."""
+
+    @property
+    def reused(self) -> int:
+        """Kernels taken from the cache so far."""
+
+    @property
     def notes(self) -> Sequence[str]:
         """What went less well than it could, in words: a cache that cannot be written, a fall-back in use."""
 

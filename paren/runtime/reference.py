@@ -19,6 +19,9 @@ class ReferenceDevice:
     name = "reference"
     reason = ""
     threads = 1
+    target = ""
+    compiled = 0
+    reused = 0
     notes: Sequence[str] = ()
 
     def allocate(self, size: int) -> Bytes:

@@ -7,17 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from paren.ir.op import Array
 from paren.ir.program import Best
 from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE
 from paren.train.state import BestRecord, LoopState
 from paren.train.tensor_file import write_tensors
-
-Array = npt.NDArray[np.generic]
 
 KEPT_ROLES = ("parameter", "average")
 

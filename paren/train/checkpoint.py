@@ -11,16 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from paren.ir.op import Array
 from paren.text.errors import Note, ParenError, Report
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.size import show_bytes
 from paren.train.state import Json, LoopState
 from paren.train.tensor_file import FORMAT_NAMES, MalformedFile, Written, read_header, read_into, write_tensors
-
-Array = npt.NDArray[np.generic]
 
 LATEST = "latest"
 PARAMETERS = "parameters.safetensors"

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from paren.data.loader import Microbatch
+from paren.ir.op import Array
 from paren.text.source import Span
-
-Array = npt.NDArray[np.generic]
 
 
 class Engine(Protocol):

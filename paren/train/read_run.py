@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paren.ir.op import Array
 from paren.text.errors import ParenError
 from paren.train.best import KEPT_ROLES
 from paren.train.checkpoint import CheckpointStore, restore
@@ -23,7 +24,6 @@ from paren.train.run_directory import BEST, CHECKPOINTS, read_run_file
 from paren.train.state import BestRecord
 from paren.train.tensor_file import DTYPES, MalformedFile, read_header, read_into
 
-Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 
 

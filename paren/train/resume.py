@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from paren.ir.op import Array
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.train.checkpoint import Checkpoint, CheckpointStore, restore
 from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
 from paren.train.state import Json
-
-Array = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)

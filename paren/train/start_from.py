@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from paren.ir.op import Array
 from paren.text.errors import ParenError, Report, did_you_mean
 from paren.text.source import Span
 from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_into
-
-Array = npt.NDArray[np.generic]
 
 
 def load_weights(

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
+from paren.ir.op import Array
 from paren.text.errors import InternalError
 from paren.train.files import Files
 
-Array = npt.NDArray[np.generic]
 Check = Callable[[str, Array], None]
 
 CHUNK = 1 << 23  # bytes that are hashed, checked and written at a time

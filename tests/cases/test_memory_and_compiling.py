@@ -14,7 +14,8 @@ import pytest
 from paren_command import EXAMPLES, SMALL, paren, write_small
 
 import paren as library
-from paren.inspect.fit import planned_bytes, refuse_if_too_large
+from paren.engine import memory_of
+from paren.inspect.fit import refuse_if_too_large
 
 
 def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tm
 @pytest.mark.parametrize("share", [0.95, 0.6, 0.4])
 def test_the_change_that_is_named_fits(share: float) -> None:
     experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke")
-    limit = int(share * planned_bytes(experiment.explain()))
+    limit = int(share * memory_of(experiment.program, experiment.plans).planned)
     with pytest.raises(library.ParenError) as caught:
         refuse_if_too_large(experiment.program, experiment.plans, limit)
     named = re.match(r"write :microbatches (\d+), ", caught.value.fix or "")

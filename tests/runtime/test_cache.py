@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from kernel_samples import gelu, run_on
 
-from paren.runtime.cache import KernelCache, user_cache
+from paren.environment import read_environment
+from paren.runtime.cache import KernelCache
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.native import Compiler
 
@@ -93,4 +94,4 @@ def test_the_target_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_users_folder_is_named_after_paren() -> None:
-    assert user_cache().name == "paren"
+    assert read_environment({}).cache.name == "paren"
