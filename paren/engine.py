@@ -26,6 +26,7 @@ from paren.passes.assemble import (
     update_graph,
 )
 from paren.pipeline import plan_graph, prepare
+from paren.plan.decision import Decision
 from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Plan
 from paren.runtime.device import Device
@@ -82,7 +83,8 @@ def lay_out(program: Program) -> Layout:
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update."""
+    """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
+    about the whole run; each plan has its own."""
 
     initialize: Plan
     accumulate: Plan
@@ -90,6 +92,7 @@ class Plans:
     evaluate: Plan
     updates: Mapping[tuple[int, str], Plan]
     diagnostics: Mapping[str, Plan]
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def all(self) -> dict[str, Plan]:

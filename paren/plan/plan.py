@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paren.ir.types import TensorType
+from paren.plan.decision import Decision
 from paren.plan.kernel import Kernel
 from paren.text.source import Span
 
@@ -102,7 +103,7 @@ class Refusal:
 @dataclass(frozen=True)
 class Plan:
     """`outputs` maps the names of the graph's outputs to buffers; those whose name is a state input's replace that
-    slot."""
+    slot. `refusals` and `decisions` are for reports (see `paren.plan.decision`)."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -110,3 +111,4 @@ class Plan:
     outputs: dict[str, int]
     arena_bytes: int
     refusals: tuple[Refusal, ...]
+    decisions: tuple[Decision, ...] = ()
