@@ -1,0 +1,43 @@
+"""What a machine can do at best, and the time that a step takes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paren.ir.types import DType
+from paren.plan.cost import Cost, step_cost
+from paren.plan.plan import Buffer, Product, Step
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Rates of a device. `traffic`: bytes a second, read plus written, of buffers beyond the caches. `products`:
+    operations a second of large products by the name of their operands' dtype. `instructions`: scalar instructions a
+    second of a kernel in the cache. `start`: seconds that a step takes beyond its work.
+    """
+
+    traffic: float
+    products: Mapping[str, float]
+    instructions: float
+    start: float
+
+    def product_rate(self, dtype: DType) -> float:
+        """Operations a second of products of this dtype; of float32 where it is not known."""
+        return self.products.get(dtype.value, self.products[DType.FLOAT32.value])
+
+
+def step_seconds(step: Step, buffers: Mapping[int, Buffer], limits: Limits) -> float:
+    """The least time of a step: the longest of moving its bytes, its products and its instructions, and its start."""
+    cost = step_cost(step, buffers)
+    dtype = buffers[step.a.buffer].type.dtype if isinstance(step, Product) else DType.FLOAT32
+    return cost_seconds(cost, limits, dtype) + limits.start
+
+
+def cost_seconds(cost: Cost, limits: Limits, dtype: DType = DType.FLOAT32) -> float:
+    """The least time of work, without the starts of its steps."""
+    return max(
+        cost.bytes / limits.traffic,
+        cost.flops / limits.product_rate(dtype),
+        cost.instructions / limits.instructions,
+    )

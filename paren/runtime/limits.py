@@ -1,0 +1,151 @@
+"""The limits of the machine, measured through the device itself in about a quarter of a second, and remembered.
+
+A busy machine gives lower figures: `measure_limits` takes the best of some repetitions, and what is remembered is the
+best of all measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from paren.ir.types import DType
+from paren.plan.kernel import Access, Compute, Constant, Index, Kernel, Load, Parameter, Stage, Statement, Store
+from paren.plan.limits import Limits
+from paren.plan.plan import Matrix, Product
+from paren.runtime.device import Device
+from paren.runtime.task import Cell, Task
+
+FILE = "limits.json"
+FORMAT = 1
+REPETITIONS = 4
+FAR = 1 << 24  # elements of float32 of each buffer of the copy: 64 MiB, beyond the caches
+NEAR = 512  # elements of the kernel that computes: so few that it stays on one thread, whatever else the others do
+CHAIN = 64  # instructions for each of its elements
+STARTS = 256  # launches in one sequence
+SHAPE = (1024, 3072, 768)  # rows, columns and inner size of the product, as in the networks people train
+
+
+def limits_of(device: Device, cache: Path, *, again: bool = False) -> Limits:
+    """The remembered limits of a device; measured if there are none, and with `again` in any case.
+
+    `cache` is the folder that the file is in. One that cannot be read or written only costs the next measurement.
+    """
+    known = read_limits(device, cache)
+    if known is not None and not again:
+        return known
+    measured = measure_limits(device)
+    best = measured if known is None else _better(known, measured)
+    _remember(device, cache, best)
+    return best
+
+
+def read_limits(device: Device, cache: Path) -> Limits | None:
+    """The limits that an earlier measurement of such a device left in the cache folder, or None."""
+    try:
+        entry = json.loads((cache / FILE).read_bytes())[_key(device)]
+        products = {str(name): float(rate) for name, rate in entry["products"].items()}
+        rates = {field.name: float(entry[field.name]) for field in fields(Limits) if field.name != "products"}
+        found = Limits(products=products, **rates)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    positive = all(rate > 0 for rate in (*found.products.values(), *rates.values()))
+    return found if positive and DType.FLOAT32.value in found.products else None
+
+
+def measure_limits(device: Device) -> Limits:
+    """Measures everything; needs 128 MiB of memory for a moment."""
+    copy, chain, tiny = _map(FAR, 0), _map(NEAR, CHAIN), _map(1, 0)
+    device.load([copy, chain, tiny])
+    far = [device.launch(copy, _cells(device, FAR, FAR))]
+    near = [device.launch(chain, _cells(device, NEAR, NEAR))] * STARTS
+    starts = [device.launch(tiny, _cells(device, 1, 1))] * STARTS
+    m, n, k = SHAPE
+    product = Product(_matrix(k), _matrix(n), _matrix(n), m, n, k, (), False, (), ())
+    multiply = [device.library(product, DType.FLOAT32, *_cells(device, m * k, k * n, m * n))]
+    return Limits(
+        traffic=2 * 4 * FAR / _least(device, far),
+        products={DType.FLOAT32.value: 2 * m * n * k / _least(device, multiply)},
+        instructions=device.threads * STARTS * CHAIN * NEAR / _least(device, near),
+        start=_least(device, starts) / STARTS,
+    )
+
+
+def _map(size: int, instructions: int) -> Kernel:
+    """A kernel that reads `size` elements, does so many instructions with each, and writes it."""
+    index = (Index(((0, 1),)),)
+    body: list[Statement] = [Constant(0, 0.5, DType.FLOAT32)]
+    body.append(Load(1, Access(0, index, (1,), (size,)), DType.FLOAT32))
+    for number in range(instructions):
+        body.append(Compute(2 + number, ("mul", "add")[number % 2], (1 + number, 0), DType.FLOAT32))
+    body.append(Store(Access(1, index, (1,), (size,)), 1 + instructions))
+    parameters = (Parameter(DType.FLOAT32, size, True, False), Parameter(DType.FLOAT32, size, False, True))
+    name = f"limit_{instructions}" if instructions else "limit_copy"
+    return Kernel(name, (size,), 1, parameters, (Stage((), tuple(body if instructions else body[1:])),))
+
+
+def _cells(device: Device, *sizes: int) -> list[Cell]:
+    """Buffers full of ones: pages that nobody wrote yet would all be read from one page of zeros."""
+    arrays = [device.allocate(4 * size).view(np.float32) for size in sizes]
+    for array in arrays:
+        array[...] = 1
+    return [Cell(array) for array in arrays]
+
+
+def _matrix(leading: int) -> Matrix:
+    return Matrix(0, 0, leading, False, ())
+
+
+def _least(device: Device, tasks: Sequence[Task]) -> float:
+    """Seconds of the fastest of some runs, after one that warms up."""
+    run: Callable[[], None] = device.sequence(tasks)
+    times = []
+    for _ in range(1 + REPETITIONS):
+        begin = time.perf_counter()
+        run()
+        device.synchronise()
+        times.append(time.perf_counter() - begin)
+    return max(min(times[1:]), 1e-9)
+
+
+def _better(one: Limits, other: Limits) -> Limits:
+    products = {
+        name: max(one.products.get(name, 0.0), other.products.get(name, 0.0))
+        for name in {**one.products, **other.products}
+    }
+    return Limits(
+        max(one.traffic, other.traffic),
+        products,
+        max(one.instructions, other.instructions),
+        min(one.start, other.start),
+    )
+
+
+def _key(device: Device) -> str:
+    """A device as far as its speed goes: its kind, processor and threads."""
+    return sha256(f"{FORMAT} {device.name} {device.target} {device.threads}".encode()).hexdigest()
+
+
+def _remember(device: Device, cache: Path, limits: Limits) -> None:
+    """Adds the limits to the file. What another process adds at the same moment may be lost: it measures again."""
+    path = cache / FILE
+    try:
+        kept = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        kept = {}
+    content = {**(kept if isinstance(kept, dict) else {}), _key(device): asdict(limits)}
+    with suppress(OSError):  # a folder that cannot be written costs the next start a measurement, nothing else
+        cache.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=cache, prefix=".part-")
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file, indent=1)
+        os.replace(temporary, path)
