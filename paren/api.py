@@ -17,10 +17,11 @@ from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.open import open_data
 from paren.data.splits import TRAIN, VALIDATION
-from paren.engine import CompiledEngine, Plans, make_plans
+from paren.engine import CompiledEngine
 from paren.environment import read_environment
+from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.plans import Plans, make_plans
 from paren.inspect.explain import Explanation, explain
-from paren.inspect.fit import refuse_if_too_large
 from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
 from paren.ir.program import Program, Value

@@ -9,7 +9,8 @@ import pytest
 
 import paren
 from paren.data.loader import Microbatch
-from paren.engine import CompiledEngine, make_plans
+from paren.engine import CompiledEngine
+from paren.forecast.plans import make_plans
 from paren.runtime.device import open_device
 
 HEAD = """

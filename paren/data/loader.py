@@ -22,6 +22,8 @@ from paren.ir.op import Array
 from paren.ir.program import RunForm
 from paren.text.errors import InternalError
 
+PREFETCH = 2  # batches that are read ahead
+
 
 @dataclass(frozen=True)
 class Microbatch:
@@ -105,7 +107,7 @@ class Loader:
     """
 
     def __init__(
-        self, split: Split, run: RunForm, rows: int, start: int, stop: int, *, seed: int, prefetch: int = 2
+        self, split: Split, run: RunForm, rows: int, start: int, stop: int, *, seed: int, prefetch: int = PREFETCH
     ) -> None:
         self._split = split
         self._schedule = Schedule(split.count, run.batch, seed)

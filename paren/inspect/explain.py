@@ -11,7 +11,8 @@ from math import prod
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from paren.engine import Plans, memory_of
+from paren.forecast.memory import memory_of
+from paren.forecast.plans import Plans
 from paren.ir.program import Program
 from paren.plan.memory import kernels_of, reads_of, writes_of
 from paren.plan.plan import Buffer, Launch, Plan, Product, Step

@@ -3,8 +3,8 @@
 How to fill it: whoever looks for a pattern makes one `Decision` for each place where the pattern could have applied,
 whether it did or not, and adds it to `Plan.decisions` (`dataclasses.replace(plan, decisions=(*plan.decisions, ...))`)
 of the graph it looked at. What is decided about the whole run, and not about one graph, goes to
-`paren.engine.Plans.decisions`. The report groups equal decisions, so a reason names no layer and no node number; the
-span does. A place where a pattern has no meaning (a graph without attention) gets no decision.
+`paren.forecast.plans.Plans.decisions`. The report groups equal decisions, so a reason names no layer and no node
+number; the span does. A place where a pattern has no meaning (a graph without attention) gets no decision.
 
     Decision(Pattern.HEAD, True, "logits [1024 50257] in 16 chunks of 64 rows", node.span, saved_bytes=193_000_000)
     Decision(Pattern.UPDATE, False, ":clip needs the whole gradient first", program.run.spans["clip"])

@@ -236,10 +236,13 @@ def _aligned(bytes: int) -> int:
 def busiest_step(plan: Plan) -> int:
     """The step at which most bytes of the arena are alive; 0 for a plan without steps."""
     live = [0] * (len(plan.steps) + 1)
-    for buffer in plan.buffers:
+    counted: dict[int, int] = {}  # offset -> last step counted: a chain's buffers share one place, and meet in a step
+    for buffer in sorted(plan.buffers, key=lambda each: each.first):
         if buffer.place is Place.ARENA:
-            for step in range(buffer.first, min(buffer.last, len(plan.steps)) + 1):
+            last = min(buffer.last, len(plan.steps))
+            for step in range(max(buffer.first, counted.get(buffer.offset, -1) + 1), last + 1):
                 live[step] += buffer.type.bytes
+            counted[buffer.offset] = last
     return max(range(len(plan.steps)), key=lambda i: live[i], default=0)
 
 

@@ -14,8 +14,8 @@ import pytest
 from paren_command import EXAMPLES, SMALL, paren, write_small
 
 import paren as library
-from paren.engine import memory_of
-from paren.inspect.fit import refuse_if_too_large
+from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.memory import memory_of
 
 
 def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from paren.data.loader import GlobalBatch, cut, microbatch_ranges
-from paren.engine import CompiledEngine, make_plans
+from paren.engine import CompiledEngine
+from paren.forecast.plans import make_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.runtime.device import Device, open_device

@@ -10,7 +10,7 @@ from compiled_training import program
 
 from paren import api
 from paren.codegen.llvm import emit_kernel
-from paren.engine import make_plans
+from paren.forecast.plans import make_plans
 from paren.ir.graph import Builder
 from paren.ir.types import DType, TensorType
 from paren.pipeline import plan_graph

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paren.engine import Plans, make_plans, memory_of
+from paren.forecast.memory import memory_of
+from paren.forecast.plans import Plans, make_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_kept
 from paren.text.errors import Note, ParenError

@@ -1,0 +1,87 @@
+"""What a run holds in memory at once, by its plans: every part, and where most is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from paren.data.loader import PREFETCH
+from paren.forecast.plans import Layout, Plans, lay_out
+from paren.ir.program import Program
+from paren.plan.memory import ALIGNMENT, busiest_step
+from paren.plan.plan import Place
+from paren.train.tensor_file import CHUNK
+
+PAGE = 4096
+HOST = 640 << 10  # bytes of Python objects and thread stacks that come up while a run goes on: 300 to 800 KiB were seen
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run holds at once: bytes of each part, and the graph with the largest arena and where that peaks.
+
+    | part | holds |
+    |---|---|
+    | parameters, gradients, optimizer, averages | the flat state vectors |
+    | live | the arena that all graphs share: the largest of them |
+    | inputs | batches read ahead, the one that trains, one of an evaluation, and the aligned copies that graphs read |
+    | saving | what a checkpoint's chunk needs beside the state |
+    | host | Python's own objects |
+    """
+
+    parts: Mapping[str, int]
+    peak_graph: str
+    peak_place: str
+
+    @property
+    def planned(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+
+def memory_of(program: Program, plans: Plans) -> MemoryPlan:
+    """The memory of a run by its plans; the engine and the loader allocate just this."""
+    layout = lay_out(program)
+    name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
+    parts = state_parts(program, layout) | {
+        "live": max(ALIGNMENT, plan.arena_bytes),
+        "inputs": _loader_bytes(program) + _staged_bytes(plans),
+        "saving": _saving_bytes(layout),
+        "host": HOST,
+    }
+    place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
+    return MemoryPlan(parts, name, place)
+
+
+def state_parts(program: Program, layout: Layout) -> dict[str, int]:
+    """Bytes of the state vectors, which no choice of the planner changes."""
+    moments = sum((end - begin) * len(g.moments) for g in program.updates for begin, end in [layout.groups[g.number]])
+    return {
+        "parameters": 4 * layout.total,
+        "gradients": 4 * layout.trained,
+        "optimizer": 4 * moments,
+        "averages": 4 * layout.trained if program.run.average is not None else 0,
+    }
+
+
+def _loader_bytes(program: Program) -> int:
+    """Batches waiting, the one in training, the examples that are being cut into another; two calls of an evaluation,
+    the one that computes and the one that is read."""
+    example = sum(field.type.bytes for field in program.data.fields)
+    row = example + 8  # `rows` and `valid`
+    batch, rows = program.run.batch, program.rows
+    whole = -(-batch // rows) * rows * row + 8 * batch
+    return (PREFETCH + 1) * whole + batch * example + 2 * rows * row
+
+
+def _staged_bytes(plans: Plans) -> int:
+    """Copies of inputs that do not lie on 64 bytes, one for each graph that reads them."""
+    graphs = (plans.accumulate, plans.evaluate, *plans.diagnostics.values())
+    sizes = (b.type.bytes for graph in graphs for b in graph.buffers if b.place is Place.INPUT and b.type.shape)
+    return sum(-(-size // PAGE) * PAGE for size in sizes)
+
+
+def _saving_bytes(layout: Layout) -> int:
+    """One truth value for each float32 of the chunk that is being checked; chunks are views of the state."""
+    return min(CHUNK // 4, max((prod(shape) for shape in layout.shapes.values()), default=0))

@@ -1,0 +1,110 @@
+"""The plans of all graphs that a run calls, and where its state lies. Needs no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from paren.ir.op import Array
+from paren.ir.program import Program, Slot
+from paren.passes.assemble import accumulation, diagnosis, evaluation, norm_graph, resize_flat, update_graph
+from paren.pipeline import plan_graph
+from paren.plan.decision import Decision
+from paren.plan.plan import Plan
+
+ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in the flat vectors: offset and size in elements. Trained parameters come first, in the
+    order of their groups; a gap after each keeps the next on 64 bytes. `groups`: number -> (begin, end)."""
+
+    offsets: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    groups: Mapping[int, tuple[int, int]]
+    trained: int
+    total: int
+
+    def view(self, vector: Array, name: str, begin: int = 0) -> Array:
+        """The parameter's part of a vector that starts at element `begin` of the layout, in its shape."""
+        shape = self.shapes[name]
+        offset = self.offsets[name] - begin
+        return vector[offset : offset + prod(shape)].reshape(shape)
+
+
+def lay_out(program: Program) -> Layout:
+    """The layout of a program's parameters."""
+    slots = {slot.name: slot for slot in program.parameters}
+    offsets: dict[str, int] = {}
+    groups: dict[int, tuple[int, int]] = {}
+    end = 0
+
+    def add(slot: Slot) -> None:
+        nonlocal end
+        offsets[slot.name] = end
+        end += -(-slot.type.size // ALIGNED) * ALIGNED
+
+    for group in program.updates:
+        begin = end
+        for name in group.parameters:
+            add(slots[name])
+        groups[group.number] = (begin, end)
+    trained = end
+    for slot in program.parameters:
+        if slot.name not in offsets:
+            add(slot)
+    return Layout(offsets, {name: slot.type.shape for name, slot in slots.items()}, groups, trained, end)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
+    about the whole run; each plan has its own."""
+
+    initialize: Plan
+    accumulate: Plan
+    norm: Plan
+    evaluate: Plan
+    updates: Mapping[tuple[int, str], Plan]
+    diagnostics: Mapping[str, Plan]
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def all(self) -> dict[str, Plan]:
+        """Every plan by the name that reports show."""
+        named = {
+            "initialize": self.initialize,
+            "accumulate": self.accumulate,
+            "norm": self.norm,
+            "evaluate": self.evaluate,
+        }
+        named |= {f"update {number} {key}".strip(): plan for (number, key), plan in self.updates.items()}
+        return named | {f"diagnose {name}": plan for name, plan in self.diagnostics.items()}
+
+
+def make_plans(program: Program) -> Plans:
+    """Plans everything; needs no device."""
+    layout = lay_out(program)
+    updates: dict[tuple[int, str], Plan] = {}
+    shared: dict[int, Plan] = {}
+    for group in program.updates:
+        for key, source in group.graphs.items():
+            graph = update_graph(group, key, program.run.average)
+            if group.flat:
+                begin, end = layout.groups[group.number]
+                graph = resize_flat(graph, end - begin)
+            if id(source) not in shared:
+                shared[id(source)] = plan_graph(graph)
+            updates[group.number, key] = shared[id(source)]
+    names = [slot.name for slot in program.parameters]
+    span = program.loss.outputs["loss"].span
+    return Plans(
+        plan_graph(program.initialize, names),
+        plan_graph(accumulation(program)),
+        plan_graph(norm_graph(max(layout.trained, 1), span)),
+        plan_graph(evaluation(program)),
+        updates,
+        {name: plan_graph(diagnosis(program, name)) for name in program.diagnostics},
+    )
