@@ -48,6 +48,10 @@ class Operation:
         w = self.writer
         if source == target:
             return a
+        if source == DType.BFLOAT16:
+            return self.cast(a, DType.FLOAT32, target)
+        if target == DType.BFLOAT16:
+            return self._rounded(self.cast(a, source, DType.FLOAT32))
         from_, to = VALUE[source], VALUE[target]
         if target == DType.BOOL:
             if source.is_float:
@@ -66,6 +70,17 @@ class Operation:
             return a
         narrower = BITS[from_] > BITS[to]
         return w.value(f"{'trunc' if narrower else 'zext' if unsigned else 'sext'} {from_} {a} to {to}")
+
+    def _rounded(self, a: str) -> str:
+        """A float rounded to the nearest bfloat16, to the even one of two; in integers, so that subnormals stay, as
+        the processor's own conversion does not keep them."""
+        w = self.writer
+        bits = w.value(f"bitcast float {a} to i32")
+        odd = w.value(f"and i32 {w.value(f'lshr i32 {bits}, 16')}, 1")
+        carried = w.value(f"add i32 {w.value(f'add i32 {bits}, 32767')}, {odd}")
+        missing = w.value(f"or i32 {w.value(f'and i32 {bits}, {-(1 << 31)}')}, {0x7FC00000}")
+        whole = w.select(w.value(f"fcmp uno float {a}, {real(0.0)}"), "i32", missing, carried)
+        return w.value(f"bitcast i32 {w.value(f'and i32 {whole}, {-(1 << 16)}')} to float")
 
     def maximum(self, a: str, b: str, dtype: DType, least: bool = False) -> str:
         """The larger (or smaller) value; not a number if either is."""

@@ -9,25 +9,27 @@ import numpy as np
 
 from paren.ir.types import DType
 
-# The type of a value in a register; a bool is stored as one byte, 0 or 1.
+# The type of a value in a register; a bool is stored as one byte, 0 or 1. A bfloat16 is a float whose low half is 0,
+# and is stored as its upper half.
 VALUE = {
     DType.FLOAT64: "double",
     DType.FLOAT32: "float",
+    DType.BFLOAT16: "float",
     DType.INT64: "i64",
     DType.INT32: "i32",
     DType.UINT32: "i32",
     DType.UINT8: "i8",
     DType.BOOL: "i1",
 }
-MEMORY = {**VALUE, DType.BOOL: "i8"}
+MEMORY = {**VALUE, DType.BFLOAT16: "i16", DType.BOOL: "i8"}
 BITS = {"double": 64, "float": 32, "i64": 64, "i32": 32, "i8": 8, "i1": 1}
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
     """A constant as LLVM spells it: floats by the bits of their value as a double, integers wrapped into range."""
     if dtype.is_float:
-        rounded = float(np.float32(value)) if dtype == DType.FLOAT32 else float(value)
-        return real(rounded)
+        with np.errstate(over="ignore"):
+            return real(float(dtype.numpy.type(value)))
     if dtype == DType.BOOL:
         return "true" if value else "false"
     bits = BITS[VALUE[dtype]]

@@ -7,14 +7,21 @@ from enum import Enum
 from functools import cached_property
 from math import prod
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 
 class DType(Enum):
-    """Element types. The value is the name in programs, dumps and files."""
+    """Element types. The value is the name in programs, dumps and files.
+
+    `bfloat16` is a type of storage: the upper half of a float32. Values are moved, cast, compared for equality and
+    multiplied by `contract` in it; all other arithmetic is done in float32.
+    """
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
     INT64 = "int64"
     INT32 = "int32"
     UINT32 = "uint32"
@@ -23,7 +30,7 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        return np.dtype(self.value)
+        return _BFLOAT16 if self is DType.BFLOAT16 else np.dtype(self.value)
 
     @property
     def bytes(self) -> int:
@@ -31,7 +38,7 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.FLOAT64, DType.FLOAT32)
+        return self in (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16)
 
     @property
     def is_integer(self) -> bool:
@@ -39,6 +46,14 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+_BFLOAT16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+
+
+def holds_floats(array: npt.NDArray[np.generic]) -> bool:
+    """Whether the elements of an array are floats, bfloat16 included, which is not one of NumPy's own."""
+    return array.dtype.kind == "f" or array.dtype == _BFLOAT16
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,11 @@ class TensorType:
     @property
     def bytes(self) -> int:
         return self.size * self.dtype.bytes
+
+    @property
+    def gradient(self) -> TensorType:
+        """The type of gradients of such a value: its own, but float32 for bfloat16, so that they add up in float32."""
+        return TensorType(DType.FLOAT32, self.shape) if self.dtype is DType.BFLOAT16 else self
 
     def __str__(self) -> str:
         return f"{self.dtype}[{' '.join(map(str, self.shape))}]"

@@ -9,7 +9,8 @@ from paren.text.errors import InternalError
 
 
 def differentiate(builder: Builder, output: Node, wrt: Sequence[Node]) -> list[Node]:
-    """The gradient of `output` (a scalar float made by `builder`) for each node of `wrt`, of that node's type.
+    """The gradient of `output` (a scalar float made by `builder`) for each node of `wrt`, of that node's type
+    (in float32 for a node in bfloat16).
 
     It is zeros where nothing flows: no path, or only paths through operations without gradient. The nodes it adds have
     the spans of the nodes whose gradient they carry. Raises `InternalError` for an output or a node of `wrt` that
@@ -30,7 +31,7 @@ def differentiate(builder: Builder, output: Node, wrt: Sequence[Node]) -> list[N
         for arg, part in zip(node.args, node.op.vjp(builder, node, gradient), strict=True):
             if part is None or arg not in wanted:
                 continue
-            if part.type != arg.type:
+            if part.type != arg.type.gradient:
                 raise InternalError("gradient", f"{node!r} at {node.span} gives {part!r} as the gradient of {arg!r}")
             known = gradients.get(arg)
             gradients[arg] = part if known is None else builder.emit("add", (known, part), {}, arg.span)
@@ -59,4 +60,5 @@ def _depending(nodes: Sequence[Node], wrt: Sequence[Node]) -> set[Node]:
 
 
 def _zeros(builder: Builder, node: Node) -> Node:
-    return builder.broadcast(builder.constant(0.0, node.dtype, node.span), node.shape, span=node.span)
+    zero = builder.constant(0.0, node.type.gradient.dtype, node.span)
+    return builder.broadcast(zero, node.shape, span=node.span)

@@ -59,7 +59,7 @@ class AlgebraRule:
 _DTYPES = {
     "anything": frozenset(DType),
     "integers": frozenset(dtype for dtype in DType if dtype.is_integer),
-    "floats": frozenset(dtype for dtype in DType if dtype.is_float),
+    "floats": frozenset((DType.FLOAT64, DType.FLOAT32)),
     "booleans": frozenset((DType.BOOL,)),
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
+from paren.ir.types import holds_floats
 from paren.plan.memory import reads_of, writes_of
 from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
 from paren.runtime.device import Device
@@ -81,7 +82,7 @@ class Executable:
             self.device.sequence([task])()
             self.device.synchronise()
             written = {self._buffers[id_].name: self._cells[id_].array for id_ in writes_of(step)}
-            bad = [name for name, array in written.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+            bad = [name for name, array in written.items() if holds_floats(array) and not np.isfinite(array).all()]
             if not bad:
                 continue
             found = NonFinite(number, step.nodes, step.spans, bad[0], step.nodes[-1].rpartition(" ")[2], step.spans[-1])

@@ -12,6 +12,7 @@ import numpy as np
 
 from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
+from paren.ir.types import holds_floats
 
 
 def originates(results: Sequence[Array], arguments: Sequence[Array]) -> bool:
@@ -67,8 +68,8 @@ def _first(members: Sequence[Node], computed: set[Node], values: Mapping[Node, A
 
 
 def _finite(values: Sequence[Array]) -> bool:
-    return all(value.dtype.kind != "f" or bool(np.isfinite(value).all()) for value in values)
+    return all(not holds_floats(value) or bool(np.isfinite(value).all()) for value in values)
 
 
 def _has_nan(value: Array) -> bool:
-    return value.dtype.kind == "f" and bool(np.isnan(value).any())
+    return holds_floats(value) and bool(np.isnan(value).any())

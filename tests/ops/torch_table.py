@@ -5,22 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paren.ir.op import Array
 from paren.ir.types import DType
 
 Table = Mapping[str, Callable[[tuple[Tensor, ...], Mapping[str, Any]], Tensor]]
 TYPES = {
     DType.FLOAT64: torch.float64,
     DType.FLOAT32: torch.float32,
+    DType.BFLOAT16: torch.bfloat16,
     DType.INT64: torch.int64,
     DType.INT32: torch.int32,
     DType.UINT32: torch.uint32,
     DType.UINT8: torch.uint8,
     DType.BOOL: torch.bool,
 }
+
+
+def tensor_of(array: Array) -> Tensor:
+    """The array as torch's; NumPy's bfloat16 goes by its bits."""
+    copy = np.array(array)
+    if copy.dtype == DType.BFLOAT16.numpy:
+        return torch.from_numpy(copy.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(copy)
+
+
+def array_of(tensor: Tensor) -> Array:
+    """A tensor without gradient as NumPy's."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(DType.BFLOAT16.numpy)
+    return tensor.numpy()
 
 
 def _wide(function: Callable[..., Tensor]) -> Callable[[tuple[Tensor, ...], Mapping[str, Any]], Tensor]:
@@ -141,6 +159,8 @@ def _contract(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
     batch = [names_a[i] for i in attrs["batch"][0]]
     summed = [names_a[i] for i in attrs["contracting"][0]]
     free = [name for name in names_a + names_b if name not in batch + summed]
+    if a.dtype == torch.bfloat16:
+        a, b = a.float(), b.float()
     return torch.einsum(f"{''.join(names_a)},{''.join(names_b)}->{''.join(batch + free)}", a, b)
 
 

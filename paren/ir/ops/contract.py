@@ -1,4 +1,7 @@
-"""`contract`: sums of products over paired axes; every matrix product is one."""
+"""`contract`: sums of products over paired axes; every matrix product is one.
+
+Operands in bfloat16 give a result in float32: their products are exact in it, and the sums are float32's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array, Attrs, Op, Sample, register
 from paren.ir.ops import operands as need
-from paren.ir.types import TensorType, TypeMismatch
+from paren.ir.types import DType, TensorType, TypeMismatch
 
 Axes = tuple[int, ...]
 
@@ -40,7 +43,7 @@ def roles_of(attrs: Attrs, rank_a: int, rank_b: int) -> Roles:
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need.count(types, 2)
     a, b = types
-    need.member(a, need.FLOATS)
+    need.member(a, need.FACTORS)
     need.same_dtype(a, b)
     roles = roles_of(attrs, a.rank, b.rank)
     for type_, axes in ((a, roles.batch_a + roles.contracting_a), (b, roles.batch_b + roles.contracting_b)):
@@ -51,7 +54,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     _matched(a, b, roles.batch_a, roles.batch_b)
     _matched(a, b, roles.contracting_a, roles.contracting_b)
     shape = [a.shape[axis] for axis in roles.batch_a + roles.free_a] + [b.shape[axis] for axis in roles.free_b]
-    return TensorType(a.dtype, tuple(shape))
+    return TensorType(DType.FLOAT32 if a.dtype is DType.BFLOAT16 else a.dtype, tuple(shape))
 
 
 def _matched(a: TensorType, b: TensorType, axes_a: Axes, axes_b: Axes) -> None:
@@ -63,7 +66,7 @@ def _matched(a: TensorType, b: TensorType, axes_a: Axes, axes_b: Axes) -> None:
 
 
 def _evaluate(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    a, b = arrays
+    a, b = (x.astype(np.float32) if x.dtype == DType.BFLOAT16.numpy else x for x in arrays)
     roles = roles_of(attrs, a.ndim, b.ndim)
     batch = [a.shape[axis] for axis in roles.batch_a]
     rows = [a.shape[axis] for axis in roles.free_a]
@@ -75,7 +78,10 @@ def _evaluate(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 
 def _vjp(builder: Builder, node: Node, g: Node) -> Sequence[Node | None]:
+    """Of operands in bfloat16 the gradients are products too: `g` is rounded to be one of their operands."""
     a, b = node.args
+    if a.dtype is DType.BFLOAT16:
+        g = builder.emit("cast", (g,), {"dtype": DType.BFLOAT16}, node.span)
     roles = roles_of(node.attrs, len(a.shape), len(b.shape))
     batch = tuple(range(len(roles.batch_a)))
     rows = tuple(range(len(batch), len(batch) + len(roles.free_a)))
@@ -134,7 +140,9 @@ def _samples(generator: np.random.Generator) -> list[Sample]:
         ((1, 4), (4, 1), {"batch": ((), ()), "contracting": ((1,), (0,))}),
         ((), (3,), {"batch": ((), ()), "contracting": ((), ())}),
     ]
-    return [Sample((generator.normal(size=a), generator.normal(size=b)), attrs) for a, b, attrs in cases]
+    drawn = [Sample((generator.normal(size=a), generator.normal(size=b)), attrs) for a, b, attrs in cases]
+    half = DType.BFLOAT16.numpy
+    return [*drawn, *(Sample(tuple(arg.astype(half) for arg in s.args), s.attrs) for s in drawn[:5])]
 
 
 CONTRACT = register(Op("contract", "contract", _infer, _evaluate, _vjp, _samples))

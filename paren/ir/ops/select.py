@@ -21,9 +21,15 @@ def _infer_cast(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    """Floats become integers toward zero; what does not fit becomes the nearest that does, NaN becomes 0."""
+    """Floats become integers toward zero; what does not fit becomes the nearest that does, NaN becomes 0.
+
+    To and from bfloat16 every other type goes through float32, which is rounded to the nearest bfloat16, to the even
+    one of two; beyond the largest that is infinity, and NaN keeps its sign.
+    """
     (x,) = arrays
     dtype = need.element_type(attrs)
+    if DType.BFLOAT16.numpy in (x.dtype, dtype.numpy):
+        x = x.astype(np.float32)
     if not (np.issubdtype(x.dtype, np.floating) and dtype.is_integer):
         return x.astype(dtype.numpy)
     wide = x.astype(np.float64)
@@ -35,7 +41,8 @@ def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 
 def _cast_vjp(builder: Builder, node: Node, g: Node) -> Sequence[Node | None]:
-    source = node.args[0].dtype
+    """The gradient of a value in bfloat16 is in float32, so a rounding passes it on as it is."""
+    source = node.args[0].type.gradient.dtype
     return [builder.emit("cast", (g,), {"dtype": source}, node.span) if source.is_float else None]
 
 
@@ -45,6 +52,9 @@ def _cast_samples(generator: np.random.Generator) -> list[Sample]:
     integers = np.array([-1, 0, 3, 2**31 - 1], np.int32)
     return [
         Sample((x,), {"dtype": DType.FLOAT64}),
+        Sample((np.array([1.9, -1.9, 1e-45, 3.4e38, np.nan, np.inf], np.float32),), {"dtype": DType.BFLOAT16}),
+        Sample((x.astype(DType.BFLOAT16.numpy),), {"dtype": DType.FLOAT32}),
+        Sample((odd.astype(DType.BFLOAT16.numpy),), {"dtype": DType.INT32}),
         Sample((odd,), {"dtype": DType.INT32}),
         Sample((odd,), {"dtype": DType.UINT8}),
         Sample((integers,), {"dtype": DType.UINT32}),

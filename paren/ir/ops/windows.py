@@ -67,7 +67,7 @@ def _pair(attrs: Attrs, name: str, least: int) -> tuple[int, int]:
 
 def _infer_patches(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need.count(types, 1)
-    need.member(types[0], need.NUMBERS)
+    need.member(types[0], need.MOVED)
     need.rank(types[0], 4)
     batch, channels, height, width = types[0].shape
     windows = windows_of(attrs, height, width)
