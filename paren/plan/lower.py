@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paren.ir.graph import Graph, Node
-from paren.ir.types import TensorType
+from paren.ir.types import DType, TensorType
 from paren.plan.body import Body, Uncomputable
 from paren.plan.fuse import Fusion, Group, fuse
 from paren.plan.kernel import Kernel
@@ -140,6 +140,7 @@ class _Lowering:
                 call.slot is not None,
                 (node.span,),
                 (f"%{node.number} contract",),
+                node.args[0].dtype is DType.BFLOAT16,
             )
         )
 

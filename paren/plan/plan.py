@@ -63,7 +63,12 @@ class Matrix:
 @dataclass(frozen=True)
 class Product:
     """C = A B (or C += A B) for each index of the batch loops: A is m x k, B is k x n after their transposition, C is
-    m x n."""
+    m x n.
+
+    The buffers say the element types. They are all one of float64 and float32; with `rounded`, A and B are each in
+    float32 or bfloat16, and what is in float32 is rounded to bfloat16 as it is read; C is then in float32, or in
+    bfloat16 without `accumulate`: the sum in float32 is rounded once, when it is stored.
+    """
 
     a: Matrix
     b: Matrix
@@ -75,6 +80,7 @@ class Product:
     accumulate: bool
     spans: tuple[Span, ...]
     nodes: tuple[str, ...]
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

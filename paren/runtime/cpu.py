@@ -112,8 +112,11 @@ class CpuDevice:
             return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *cells))
         return self._native(record, pointers, *cells)
 
-    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
+    def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         library.check(product)
+        if product.rounded:
+            return Task(lambda: library.multiply_with_numpy(product, a.array, b.array, c.array))
+        dtype = dtypes[2]
         blas = library.find_blas() if self._use_blas else None
         if blas is None:
             text = "torch's library exports no BLAS: torch multiplies, which costs more for each step"

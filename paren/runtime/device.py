@@ -52,8 +52,8 @@ class Device(Protocol):
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         """A loaded kernel on buffers, one for each parameter."""
 
-    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
-        """A product of matrices. Element offsets, strides and leading dimensions are the product's."""
+    def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
+        """A product of matrices of these element types. Offsets, strides and leading dimensions count elements."""
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         """Copies `size` bytes."""

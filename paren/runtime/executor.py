@@ -99,9 +99,9 @@ class Executable:
             case Launch(kernel, buffers):
                 return self.device.launch(kernel, [self._cells[id_] for id_ in buffers])
             case Product(a, b, c):
-                dtype = self._buffers[c.buffer].type.dtype
+                left, right, result = (self._buffers[matrix.buffer].type.dtype for matrix in (a, b, c))
                 cells = (self._cells[a.buffer], self._cells[b.buffer], self._cells[c.buffer])
-                return self.device.library(step, dtype, *cells)
+                return self.device.library(step, (left, right, result), *cells)
             case Copy(source, target):
                 size = self._buffers[target].type.bytes
                 return self.device.copy(self._cells[source], self._cells[target], size)

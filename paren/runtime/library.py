@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from paren.environment import bound_busy_waiting
 from paren.ir.op import Array
+from paren.ir.types import DType
 from paren.plan.plan import Matrix, Product
 from paren.text.errors import InternalError
 
@@ -123,6 +124,22 @@ def operands(product: Product, a: Array, b: Array, c: Array) -> tuple[Array, Arr
     """The three operands as arrays with the batch loops in front."""
     m, n, k, batch = product.m, product.n, product.k, product.batch
     return view(product.a, m, k, a, batch), view(product.b, k, n, b, batch), view(product.c, m, n, c, batch)
+
+
+def multiply_with_numpy(product: Product, a: Array, b: Array, c: Array) -> None:
+    """The product by its definition: operands rounded if it says so, sums in their own type (float32 for bfloat16)."""
+    left, right, result = operands(product, a, b, c)
+    if product.rounded:
+        left, right = rounded(left), rounded(right)
+    with np.errstate(all="ignore"):
+        value = np.matmul(left, right)
+        np.copyto(result, np.add(result, value) if product.accumulate else value.astype(result.dtype, copy=False))
+
+
+def rounded(array: Array) -> Array:
+    """The values rounded to bfloat16, in float32."""
+    with np.errstate(all="ignore"):
+        return array.astype(DType.BFLOAT16.numpy, copy=False).astype(np.float32)
 
 
 def multiply_with_torch(product: Product, a: Array, b: Array, c: Array) -> None:

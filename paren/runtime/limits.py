@@ -71,7 +71,7 @@ def measure_limits(device: Device) -> Limits:
     starts = [device.launch(tiny, _cells(device, 1, 1))] * STARTS
     m, n, k = SHAPE
     product = Product(_matrix(k), _matrix(n), _matrix(n), m, n, k, (), False, (), ())
-    multiply = [device.library(product, DType.FLOAT32, *_cells(device, m * k, k * n, m * n))]
+    multiply = [device.library(product, (DType.FLOAT32,) * 3, *_cells(device, m * k, k * n, m * n))]
     return Limits(
         traffic=2 * 4 * FAR / _least(device, far),
         products={DType.FLOAT32.value: 2 * m * n * k / _least(device, multiply)},

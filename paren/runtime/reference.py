@@ -33,15 +33,10 @@ class ReferenceDevice:
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         return Task(lambda: run_kernel(kernel, [cell.array.reshape(-1) for cell in cells]))
 
-    def library(self, product: Product, dtype: DType, a: Cell, b: Cell, c: Cell) -> Task:
+    def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         library.check(product)
 
-        def run() -> None:
-            left, right, result = library.operands(product, a.array, b.array, c.array)
-            value = np.matmul(left, right)
-            np.copyto(result, np.add(result, value) if product.accumulate else value)
-
-        return Task(run)
+        return Task(lambda: library.multiply_with_numpy(product, a.array, b.array, c.array))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:

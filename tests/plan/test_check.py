@@ -166,6 +166,30 @@ FAULTS: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: spoiled(2, replace(product(B, W, C), b=Matrix(W, 4, 4, False, ()))),
         f"step 2 touches element 19 of {text(W)}",
     ),
+    "a product of two types": (
+        lambda: moved(X, type=TensorType(DType.FLOAT64, (4, 4))),
+        "step 0 multiplies float64 by float32 into float32",
+    ),
+    "a product of integers": (
+        lambda: replace(
+            good(), buffers=tuple(replace(b, type=TensorType(DType.INT32, (4, 4))) for b in good().buffers)
+        ),
+        "step 0 multiplies int32 by int32 into int32",
+    ),
+    "a rounded product of float64": (
+        lambda: replace(
+            moved(A, type=TensorType(DType.FLOAT64, (4, 4))),
+            steps=(replace(product(X, W, A), rounded=True), *good().steps[1:]),
+        ),
+        "step 0 multiplies float32 by float32 into float64",
+    ),
+    "a sum into bfloat16": (
+        lambda: replace(
+            moved(A, type=TensorType(DType.BFLOAT16, (4, 4))),
+            steps=(replace(product(X, W, A), rounded=True, accumulate=True), *good().steps[1:]),
+        ),
+        "step 0 multiplies float32 by float32 into bfloat16",
+    ),
     "a batch that leaves its buffer": (
         lambda: spoiled(
             0,

@@ -103,7 +103,7 @@ def multiply(device: CpuDevice, product: Product, dtype: DType) -> tuple[Array, 
     left, right, result = library.operands(product, a, b, wanted)
     value = np.matmul(left, right)
     np.copyto(result, result + value if product.accumulate else value)
-    device.library(product, dtype, Cell(a), Cell(b), Cell(c)).run()
+    device.library(product, (dtype,) * 3, Cell(a), Cell(b), Cell(c)).run()
     return c, wanted
 
 
@@ -143,7 +143,7 @@ def test_threads_share_out_small_matrices() -> None:
         (plain(2, 2, 2, 3), False),
         (plain(300, 200, 100, 1), False),
     ):
-        record = device.library(product, F32, *cells).record
+        record = device.library(product, (F32,) * 3, *cells).record
         assert record is not None
         assert record[3] == (2 if shared else 1)
 
@@ -152,7 +152,7 @@ def test_without_blas_a_note_says_so() -> None:
     device = CpuDevice(1, blas=False)
     cells = [Cell(np.ones(4, np.float32)) for _ in range(3)]
     for _ in range(2):
-        device.library(plain(2, 2, 2, 1), F32, *cells).run()
+        device.library(plain(2, 2, 2, 1), (F32,) * 3, *cells).run()
     assert list(device.notes) == ["torch's library exports no BLAS: torch multiplies, which costs more for each step"]
     assert cells[2].array.tolist() == [2.0] * 4
 
@@ -160,7 +160,7 @@ def test_without_blas_a_note_says_so() -> None:
 def test_sizes_beyond_32_bits_are_a_fault_of_ours() -> None:
     cells = [Cell(np.zeros(1, np.float32)) for _ in range(3)]
     with pytest.raises(InternalError, match="a product has a size of 2147483648, 32 bits count below 2147483648"):
-        CpuDevice(1).library(plain(1, 2**31, 1, 1), F32, *cells)
+        CpuDevice(1).library(plain(1, 2**31, 1, 1), (F32,) * 3, *cells)
 
 
 def test_a_sequence_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_a_sequence_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         y, z, copied, last = (Cell(np.empty_like(x)) for _ in range(4))
         tasks = [
             device.launch(kernel, [Cell(x), y]),
-            device.library(plain(300, 300, 300, 1), F32, y, Cell(x), z),
+            device.library(plain(300, 300, 300, 1), (F32,) * 3, y, Cell(x), z),
             device.copy(z, copied, x.nbytes),
             device.launch(kernel, [copied, last]),
         ]
@@ -211,7 +211,7 @@ def test_a_sequence_keeps_what_it_points_to() -> None:
     middle = Cell(np.empty(10_000, np.float32))
     tasks = [
         device.launch(kernel, [Cell(np.ones(10_000, np.float32)), middle]),
-        device.library(plain(100, 100, 100, 1), F32, middle, Cell(np.eye(100, dtype=np.float32)), Cell(result)),
+        device.library(plain(100, 100, 100, 1), (F32,) * 3, middle, Cell(np.eye(100, dtype=np.float32)), Cell(result)),
     ]
     call = device.sequence(tasks)
     del tasks, middle
