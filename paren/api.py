@@ -18,9 +18,11 @@ from paren.data.dataset import Dataset
 from paren.data.open import open_data
 from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
-from paren.environment import read_environment
+from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.plans import Plans, make_plans
+from paren.forecast.target import absent_target, present_target
+from paren.inspect.compiling import compile_plans, compiling_since
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
@@ -30,10 +32,12 @@ from paren.lang.elaborate import elaborate
 from paren.lang.value import show
 from paren.restored import TOKENIZER, RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
+from paren.runtime.limits import limits_of, read_limits
 from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError, did_you_mean
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions, SplitData
+from paren.train.files import Files
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
 from paren.train.run import Start
@@ -126,9 +130,28 @@ class Experiment:
             )
         return SHOWN[stage](self.program)
 
-    def explain(self) -> Explanation:
-        """The lowering report."""
-        return explain(self.program, self.plans)
+    def explain(
+        self,
+        device: str | None = None,
+        card: str | None = None,
+        memory: str | None = None,
+        arch: str | None = None,
+        threads: int | None = None,
+    ) -> Explanation:
+        """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
+        there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
+
+        With both `device` and `memory`, the device has only so much memory.
+        """
+        if card is not None or arch is not None or (memory is not None and device is None):
+            return explain(self.program, self.plans, absent_target(device, card, memory, arch))
+        environment = read_environment()
+        opened = open_device(device or environment.device, threads, environment.cache / "kernels")
+        size = parse_size(memory, "--memory") if memory is not None else environment.memory
+        compiling = compile_plans(self.plans, opened)
+        limits = limits_of(opened, environment.cache) if opened.target else None
+        target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
+        return explain(self.program, self.plans, target, compiling, opened.notes)
 
     def digest(self, data: Dataset) -> str:
         """What identifies the experiment: its graphs, its run settings and its data, not its text or place."""
@@ -228,21 +251,24 @@ class Experiment:
         def make_engine() -> CompiledEngine:
             if data.tokenizer is not None:
                 data.tokenizer.save(options.out / TOKENIZER)
-            return _compile(program, self.plans, device, view)
+            return self._compile(device, options.out, view)
 
         experiment = training.Experiment.of(program, self.digest(data))
         return Start(experiment, options, splits, make_engine, view, signals)
 
-
-def _compile(program: Program, plans: Plans, device: Device, view: ProgressView) -> CompiledEngine:
-    """The engine; says how long compiling took and how much of it the cache saved."""
-    compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
-    engine = CompiledEngine(program, plans, device)
-    if not device.target:
+    def _compile(self, device: Device, out: Path, view: ProgressView) -> CompiledEngine:
+        """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
+        compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
+        engine = CompiledEngine(self.program, self.plans, device)
+        environment = read_environment()
+        limits = read_limits(device, environment.cache) if device.target else None
+        target = present_target(device, limits, environment.memory, "PAREN_MEMORY")
+        compiling = compiling_since(device, compiled, reused, begin)
+        report = explain(self.program, self.plans, target, compiling, device.notes)
+        report.write(out, Files())
+        for line in report.short:
+            view.notice(line)
         return engine
-    compiled, reused = device.compiled - compiled, device.reused - reused
-    view.notice(f"compiled {compiled} kernels, took {reused} from the cache: {time.perf_counter() - begin:.1f} s")
-    return engine
 
 
 def default_out(program: Program) -> Path:

@@ -1,5 +1,5 @@
-"""Writes the reference pages that follow from the code: error codes, keys of `defrun`, environment variables, commands
-(in docs/).
+"""Writes the reference pages that follow from the code: error codes, keys of `defrun`, environment variables, commands,
+cards (in docs/).
 
 With `--check` nothing is written; the exit status is 1 if a page differs from what would be written.
 """
@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from paren.cli.app import app
 from paren.environment import VARIABLES
+from paren.forecast.cards import CARDS, TOO_OLD
 from paren.lang.run_keys import RUN_KEYS
 from paren.text.codes import CODES, Code
 
@@ -133,7 +134,28 @@ def run_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def card_page() -> str:
+    """Every card that a report can be about, and those that are refused."""
+    lines = [
+        "# Cards",
+        "",
+        "What `paren explain FILE --card NAME` knows: memory as the driver reports it, bandwidth, dense peak rates,",
+        "which are without sparsity. This page is written by `scripts/generate_docs.py` from",
+        "`paren/forecast/cards.py`, which names the sources.",
+        "",
+        "| name | architecture | memory MiB | GB/s | TFLOP/s float32 | tf32 | bfloat16 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for card in CARDS.values():
+        rates = f"{card.float32:,g} | {card.tf32:,g} | {card.bfloat16:,g}"
+        lines.append(f"| `{card.name}` | {card.arch} | {card.memory:,} | {card.bandwidth:,g} | {rates} |")
+    old = ", ".join(f"`{name}` ({major}.{minor})" for name, (major, minor) in TOO_OLD.items())
+    lines += ["", f"Refused, because paren needs compute capability 8.0 or newer (E-DEV-011): {old}."]
+    return "\n".join(lines) + "\n"
+
+
 PAGES = {
+    "cards.md": card_page,
     "defrun.md": run_page,
     "errors.md": error_page,
     "environment.md": environment_page,

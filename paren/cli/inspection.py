@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import File, Json, Settings, Variant
-from paren.cli.output import print_json, print_painted, print_result, print_table
-from paren.cli.summary import SUMMARY_STYLES, write_summary
+from paren.cli.options import Device, File, Json, Settings, Threads, Variant
+from paren.cli.output import print_json, print_painted, print_result
+from paren.cli.summary import REPORT_STYLES, SUMMARY_STYLES, write_summary
 from paren.text.errors import did_you_mean
 
 STAGES = ("forms", "program", "graph", "fused", "plan", "code")
@@ -49,12 +49,42 @@ def show(
     print_result(api.load(file, variant=variant, set=settings or ()).show(stage))
 
 
-def explain(file: File, variant: Variant = None, settings: Settings = None, json: Json = False) -> None:
-    """Report kernels, fusion and memory of a file."""
+def explain(
+    file: File,
+    variant: Variant = None,
+    settings: Settings = None,
+    device: Device = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            "--card", metavar="NAME", help="A card that need not be there: h100-80g, l4, ...", show_default=False
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="A card of so much memory, 24GiB; with --device, that device with only so much.",
+            show_default=False,
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option("--arch", metavar="ARCH", help="The architecture of that card: sm_90, ...", show_default=False),
+    ] = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Report what a run would do: memory, predicted time, kernels and products, and which patterns apply.
+
+    Compiles the kernels of a device that is there; trains nothing and reads no data.
+    """
     from paren import api  # see check
 
-    explanation = api.load(file, variant=variant, set=settings or ()).explain()
+    experiment = api.load(file, variant=variant, set=settings or ())
+    explanation = experiment.explain(device=device, card=card, memory=memory, arch=arch, threads=threads)
     if json:
         print_json(explanation.data)
     else:
-        print_table(explanation.table())
+        print_painted(str(explanation), REPORT_STYLES)

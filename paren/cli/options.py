@@ -22,3 +22,18 @@ Settings = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write results and errors as JSON to stdout.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:N, auto or reference; default: PAREN_DEVICE, then cpu.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", min=1, metavar="N", help="Threads for kernels; default: one a physical core.", show_default=False
+    ),
+]

@@ -10,6 +10,13 @@ _LONGEST_TABLE = 12
 # What is painted on a terminal: `ok`, and the names of the lines.
 SUMMARY_STYLES = {r"(?<=: )ok(?=\n)": "bold green", r"(?m)^  \S+:": "cyan"}
 
+# The same for the lowering report: the names of its lines and tables, and whether the plan fits.
+REPORT_STYLES = {
+    r"(?m)^(memory|stacking|time|compiling|fallbacks|patterns|graphs|regions)\b": "cyan",
+    r"(?<=: )fits$": "green",
+    r"(?<=: )does not fit$": "bold red",
+}
+
 
 def write_summary(name: str, summary: Mapping[str, object]) -> str:
     """`NAME: ok`, then one line a value; tables (name -> shape) and lists (notes) are indented below theirs."""

@@ -8,21 +8,12 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import File, Settings, Variant
+from paren.cli.options import Device, File, Settings, Threads, Variant
 from paren.cli.output import print_result
 
 Steps = Annotated[
     int | None,
     typer.Option("--steps", min=1, metavar="N", help="Stop at step N in total; schedules stay.", show_default=False),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        help="cpu, cuda, cuda:N, auto or reference; default: PAREN_DEVICE, then cpu.",
-        show_default=False,
-    ),
 ]
 Out = Annotated[
     Path | None,
@@ -47,12 +38,6 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the r
 AllowNewLayout = Annotated[
     bool,
     typer.Option("--allow-new-layout", help="Resume although device or threads differ, which changes the bits."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", min=1, metavar="N", help="Threads for kernels; default: one a physical core.", show_default=False
-    ),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
 DataRoot = Annotated[

@@ -1,140 +1,200 @@
-"""The lowering report: a view of the plans, as data and as a table."""
+"""The lowering report: a view of the plans, as data for scripts and as one screen for people."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
-from io import StringIO
-from math import prod
+from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-
-from paren.forecast.memory import memory_of
+from paren.forecast.memory import MemoryPlan, memory_of
 from paren.forecast.plans import Plans
+from paren.forecast.target import Target
+from paren.inspect.compiling import Compiling
+from paren.inspect.regions import GraphReport, report_graph, sum_seconds
+from paren.inspect.screen import draw_screen, draw_short
 from paren.ir.program import Program
-from paren.plan.memory import kernels_of, reads_of, writes_of
-from paren.plan.plan import Buffer, Launch, Plan, Product, Step
+from paren.plan.decision import Decision, Pattern
+from paren.plan.limits import Limits
+from paren.plan.plan import Plan
+from paren.train.files import Files, json_bytes, write_atomically
+from paren.train.run_directory import make_folder, not_writable
 from paren.train.state import Json
 
-# Wider than any table: as text nothing is cut off.
-_WIDEST = 1000
+FORMAT = 1
+REPORT = Path("report") / "lowering.json"
+
+
+@dataclass(frozen=True)
+class PatternReport:
+    """Equal decisions about a pattern: how many, the places in the program, the bytes of all of them."""
+
+    pattern: Pattern
+    fired: bool
+    reason: str
+    count: int
+    places: tuple[str, ...]
+    saved_bytes: int
+
+    @property
+    def data(self) -> dict[str, Json]:
+        return {
+            "pattern": self.pattern.value,
+            "fired": self.fired,
+            "reason": self.reason,
+            "count": self.count,
+            "places": list(self.places),
+            "saved_bytes": self.saved_bytes,
+        }
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """`data` is the report for scripts; `table()` draws it for people."""
+    """The report. `data` is for scripts; as text it is one screen; `compiling` is None where nothing was compiled, as
+    for a card that is not there."""
 
-    data: dict[str, Json]
+    program: Program
+    target: Target
+    memory: MemoryPlan
+    graphs: tuple[GraphReport, ...]
+    patterns: tuple[PatternReport, ...]
+    compiling: Compiling | None
+    fallbacks: tuple[str, ...]
+    stacking: Mapping[str, Json] = field(default_factory=dict)
 
-    def table(self) -> RenderableType:
-        """Memory, then the regions of every graph."""
-        return Group(_memory_table(self.data), *(_graph_table(graph) for graph in _list(self.data["graphs"])))
+    @property
+    def fits(self) -> bool:
+        return self.memory.planned <= self.target.memory
 
-    def __rich__(self) -> RenderableType:
-        return self.table()
+    @property
+    def seconds(self) -> float | None:
+        """Predicted seconds of a training step, None where nothing is known about speed."""
+        parts = (graph.seconds for graph in self.graphs for _ in range(graph.calls))
+        return sum_seconds(parts)
+
+    @property
+    def data(self) -> dict[str, Json]:
+        """The whole report as plain values: bytes, seconds, operations; places as `path:line:column`."""
+        program, memory = self.program, self.memory
+        graphs: list[Json] = [graph.data for graph in self.graphs]
+        patterns: list[Json] = [pattern.data for pattern in self.patterns]
+        return {
+            "format": FORMAT,
+            "program": program.path,
+            "variant": program.variant,
+            "parameters": sum(slot.type.size for slot in program.parameters),
+            "precision": program.run.precision,
+            "batch": program.run.batch,
+            "microbatches": program.run.microbatches,
+            "rows": program.rows,
+            "target": self._target_data(),
+            "memory": {
+                "parts": dict(memory.parts),
+                "planned": memory.planned,
+                "free": self.target.memory,
+                "limit": self.target.limit,
+                "fits": self.fits,
+                "peak": {"graph": memory.peak_graph, "place": memory.peak_place},
+            },
+            "stacking": dict(self.stacking),
+            "seconds": self.seconds,
+            "compiling": None if self.compiling is None else vars(self.compiling),
+            "fallbacks": list(self.fallbacks),
+            "patterns": patterns,
+            "graphs": graphs,
+        }
+
+    def _target_data(self) -> dict[str, Json]:
+        limits = self.target.limits
+        known: Json = None
+        if limits is not None:
+            known = {
+                "traffic": limits.traffic,
+                "products": dict(limits.products),
+                "instructions": limits.instructions,
+                "start": limits.start,
+            }
+        return {"name": self.target.name, "there": self.target.there, "limits": known}
 
     def __str__(self) -> str:
-        """The table as plain text, never cut off."""
-        console = Console(width=_WIDEST, file=StringIO(), color_system=None)
-        with console.capture() as capture:
-            console.print(self.table())
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        """One screen: at most 50 lines of at most 120 columns."""
+        return draw_screen(self)
+
+    @property
+    def short(self) -> list[str]:
+        """The lines that a run prints before its first step."""
+        return draw_short(self)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """The table for notebooks."""
+        """The screen for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
+    def write(self, out: Path, files: Files) -> None:
+        """Writes `report/lowering.json` into the folder of a run. Raises E-RUN-005."""
+        path = out / REPORT
+        make_folder(path.parent)
+        try:
+            write_atomically(files, path, json_bytes(self.data, indent=1), durable=False)
+        except OSError as error:
+            raise not_writable(path, error) from error
 
-def explain(program: Program, plans: Plans) -> Explanation:
-    """The report of a program's plans; computes nothing."""
-    graphs: list[Json] = [_graph(name, plan) for name, plan in plans.all.items()]
+
+def explain(
+    program: Program,
+    plans: Plans,
+    target: Target,
+    compiling: Compiling | None = None,
+    fallbacks: Sequence[str] = (),
+    stacking: Mapping[str, Json] | None = None,
+) -> Explanation:
+    """The report of a program's plans on a target; computes nothing."""
     return Explanation(
-        {"program": program.path, "rows": program.rows, "memory": _memory(program, plans), "graphs": graphs}
+        program,
+        target,
+        memory_of(program, plans),
+        tuple(_graphs(program, plans, target.limits)),
+        tuple(_patterns(plans)),
+        compiling,
+        tuple(fallbacks),
+        stacking or {},
     )
 
 
-def _memory(program: Program, plans: Plans) -> dict[str, Json]:
-    memory = memory_of(program, plans)
-    peak: Json = {"graph": memory.peak_graph, "place": memory.peak_place}
-    return {**memory.parts, "planned": memory.planned, "peak": peak}
+def _graphs(program: Program, plans: Plans, limits: Limits | None) -> Iterable[GraphReport]:
+    """Graphs in the order in which a run meets them, those of a step first; updates that share a plan are one."""
+    shared: dict[int, tuple[str, Plan, int]] = {}
+    for name, plan in plans.all.items():
+        first, _, count = shared.get(id(plan), (name, plan, 0))
+        shared[id(plan)] = (first, plan, count + 1)
+    reports = [_report(program, name, plan, count, limits) for name, plan, count in shared.values()]
+    return sorted(reports, key=lambda report: (not report.calls, report.name == "initialize"))
 
 
-def _graph(name: str, plan: Plan) -> dict[str, Json]:
-    buffers = {buffer.id: buffer for buffer in plan.buffers}
-    regions: list[Json] = [_region(step, buffers) for step in plan.steps]
-    refusals = Counter(refusal.reason for refusal in plan.refusals)
-    return {
-        "name": name,
-        "steps": len(plan.steps),
-        "kernels": len(kernels_of(plan)),
-        "products": sum(isinstance(step, Product) for step in plan.steps),
-        "arena_bytes": plan.arena_bytes,
-        "regions": regions,
-        "not_fused": dict(refusals.most_common()),
-    }
+def _report(program: Program, name: str, plan: Plan, count: int, limits: Limits | None) -> GraphReport:
+    """The report of a graph that stands `count` times in a step."""
+    if name == "accumulate":
+        return report_graph(name, plan, program.run.microbatches * count, "each microbatch", limits)
+    if name == "evaluate":
+        return report_graph(name, plan, 0, "evaluation", limits)
+    if name == "initialize":
+        return report_graph(name, plan, 0, "at the start", limits)
+    if name.startswith("diagnose "):
+        every = program.diagnostics[name.removeprefix("diagnose ")][0].every
+        return report_graph(name, plan, 0, f"every {every} steps", limits)
+    return report_graph(name, plan, count, "each step", limits)
 
 
-def _region(step: Step, buffers: dict[int, Buffer]) -> dict[str, Json]:
-    touched = dict.fromkeys((*reads_of(step), *writes_of(step)))
-    written = [buffers[id_] for id_ in writes_of(step)]
-    region: dict[str, Json] = {
-        "kind": "kernel" if isinstance(step, Launch) else type(step).__name__.lower(),
-        "name": step.kernel.name if isinstance(step, Launch) else "",
-        "shape": str(written[0].type) if written else "",
-        "bytes": sum(buffers[id_].type.bytes for id_ in touched),
-        "place": str(step.spans[0]),
-    }
-    if isinstance(step, Product):
-        region["name"] = f"{step.m}x{step.k}x{step.n}"
-        region["flops"] = 2 * step.m * step.n * step.k * prod(step.batch)
-    return region
-
-
-def _memory_table(data: dict[str, Json]) -> Table:
-    table = Table(title=f"memory of {data['program']}, {data['rows']} examples a call", title_justify="left")
-    table.add_column("part")
-    table.add_column("MiB", justify="right")
-    memory = _dict(data["memory"])
-    for part, value in memory.items():
-        if isinstance(value, int):
-            table.add_row(part, f"{value / 2**20:.1f}")
-    peak = _dict(memory["peak"])
-    table.add_row("most alive in", f"{peak['graph']} at {peak['place']}")
-    return table
-
-
-def _graph_table(entry: Json) -> Table:
-    graph = _dict(entry)
-    title = f"{graph['name']}: {graph['steps']} steps, {graph['kernels']} kernels, {graph['products']} products"
-    table = Table(title=title, title_justify="left")
-    for column, justify in (
-        ("count", "right"),
-        ("region", "left"),
-        ("result", "left"),
-        ("MB", "right"),
-        ("place", "left"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    bytes_: dict[tuple[str, str, str, str], int] = {}
-    for item in _list(graph["regions"]):
-        region = _dict(item)
-        key = (str(region["kind"]), str(region["name"]), str(region["shape"]), str(region["place"]))
-        counts[key] += 1
-        bytes_[key] = bytes_.get(key, 0) + int(str(region["bytes"]))
-    for key, count in counts.items():
-        table.add_row(str(count), f"{key[0]} {key[1]}", key[2], f"{bytes_[key] / 1e6:.1f}", key[3])
-    return table
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Json) -> dict[str, Json]:
-    return value if isinstance(value, dict) else {}
+def _patterns(plans: Plans) -> Iterable[PatternReport]:
+    """Equal decisions as one, in the order of the patterns, those that fired first."""
+    distinct = {id(plan): plan for plan in plans.all.values()}
+    decisions = [*plans.decisions, *(decision for plan in distinct.values() for decision in plan.decisions)]
+    order = list(Pattern)
+    groups: dict[tuple[Pattern, bool, str], list[Decision]] = {}
+    for each in sorted(decisions, key=lambda decision: (order.index(decision.pattern), not decision.fired)):
+        groups.setdefault((each.pattern, each.fired, each.reason), []).append(each)
+    for (pattern, fired, reason), members in groups.items():
+        places = tuple(dict.fromkeys(str(member.span) for member in members if member.span is not None))
+        yield PatternReport(pattern, fired, reason, len(members), places, sum(member.saved_bytes for member in members))

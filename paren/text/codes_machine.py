@@ -21,6 +21,31 @@ register(
     "Give a number from 1 to the cores of the machine, or none for all of them.",
 )
 register(
+    "E-DEV-010",
+    "an unknown card",
+    "`paren explain FILE --card NAME` knows the cards that docs/cards.md lists, by these names.",
+    "Use one of these names, or give the memory of another card with --memory.",
+)
+register(
+    "E-DEV-011",
+    "a card that is too old",
+    "paren needs compute capability 8.0 or newer: the architecture Ampere (A100, A10, RTX 30) or a later one.",
+    "Use a newer card, or the CPU.",
+)
+register(
+    "E-DEV-012",
+    "options of a report that contradict each other",
+    "A report is about a device of this machine (--device), a card by its name (--card), or a card of some memory and "
+    "architecture (--memory, --arch). --memory with --device is that device with only so much memory.",
+    "Give one of them.",
+)
+register(
+    "E-DEV-013",
+    "an unknown architecture",
+    "The architecture of a card is the name of its instruction set: sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, ...",
+    "Use one of the names that the message lists.",
+)
+register(
     "E-MEM-001",
     "the plan does not fit",
     "The plan of the run needs more memory than is free, or than PAREN_MEMORY allows. Nothing was computed.",

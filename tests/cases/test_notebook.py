@@ -32,8 +32,9 @@ def test_objects_show_themselves_in_a_line_and_reports_as_tables(tmp_path: Path)
     experiment = paren.load(path, variant="smoke", set={"rate": 0.5})
     assert repr(experiment) == f"<Experiment {path}, variant smoke: 16 parameters>"
     report = experiment.explain()
-    first = f"memory of {path}, 4 examples a call"
-    assert str(report).splitlines()[0] == repr(report).splitlines()[0] == first
+    first = f"{path} (smoke): 16 parameters, batch 4, float32, on"
+    assert str(report).startswith(first)
+    assert str(report) == repr(report)
     assert report._repr_html_().startswith(f"<pre>{first}")
     run = experiment.run(out=tmp_path / "out")
     assert repr(run.restore()) == f"RestoredModel(out={tmp_path / 'out'!r}, step=4)"

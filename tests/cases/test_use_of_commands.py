@@ -17,7 +17,7 @@ from paren.inspect.stages import SHOWN
 from paren.text.codes import CODES
 
 LATER_COMMANDS = ("plan", "train", "analyze", "verify", "prune", "results", "report")
-LATER_OPTIONS = ("--card", "--memory", "--patterns", "--tf32", "--parallel", "--workers", "--stacking", "--profile")
+LATER_OPTIONS = ("--patterns", "--tf32", "--parallel", "--workers", "--stacking", "--profile")
 
 
 def small_with(old: str, new: str) -> str:
@@ -159,11 +159,11 @@ def test_every_stage_of_every_example_is_shown(capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().out.strip()
 
 
-def test_the_report_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_a_screen_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(EXAMPLES / "regression.paren")
     assert main(["explain", file]) == 0
     table = capsys.readouterr().out
-    assert table.startswith(f"memory of {file}, 64 examples a call\n")
+    assert table.startswith(f"{file}: 4,417 parameters, batch 64, float32, on cpu")
     assert main(["explain", file, "--json"]) == 0
     assert {graph["name"] for graph in json.loads(capsys.readouterr().out)["graphs"]} >= {"accumulate", "evaluate"}
     for arguments in (["help", "--json"], ["help", "check", "--json"], ["help", "E-DATA-001", "--json"]):

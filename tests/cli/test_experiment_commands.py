@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from rich.table import Table
 
 import paren
 from paren.cli.app import main
@@ -30,10 +29,8 @@ SUMMARY: dict[str, object] = {
 class Explanation:
     data: dict[str, object]
 
-    def table(self) -> Table:
-        table = Table("kernel", "reason")
-        table.add_row("add_tanh", "x" * 130)
-        return table
+    def __str__(self) -> str:
+        return "memory     1 MiB planned"
 
 
 @dataclass
@@ -56,7 +53,8 @@ class Interface:
     def show(self, stage: str) -> str:
         return f"stage {stage}"
 
-    def explain(self) -> Explanation:
+    def explain(self, **options: object) -> Explanation:
+        self.asked.append({name: value for name, value in options.items() if value})
         return Explanation({"kernels": 3})
 
     def run(self, **options: object) -> Interface:
@@ -139,13 +137,17 @@ def test_show_prints_each_stage(interface: Interface, written: Read, stage: str)
     assert written() == (f"stage {stage}\n", "")
 
 
-def test_explain_prints_a_table_that_a_pipe_does_not_cut(interface: Interface, written: Read) -> None:
-    assert main(["explain", "gpt.paren"]) == 0
-    out, _ = written()
-    assert out.count("x") == 130
-    assert "…" not in out
-    assert main(["explain", "gpt.paren", "--json"]) == 0
+def test_explain_prints_a_screen_or_json(interface: Interface, written: Read) -> None:
+    assert main(["explain", "gpt.paren", "--device", "cpu", "--threads", "2"]) == 0
+    assert written() == ("memory     1 MiB planned\n", "")
+    assert main(["explain", "gpt.paren", "--card", "h100-80g", "--json"]) == 0
     assert json.loads(written()[0]) == {"kernels": 3}
+    assert main(["explain", "gpt.paren", "--memory", "24GiB", "--arch", "sm_90"]) == 0
+    assert [asked for asked in interface.asked if isinstance(asked, dict)] == [
+        {"device": "cpu", "threads": 2},
+        {"card": "h100-80g"},
+        {"memory": "24GiB", "arch": "sm_90"},
+    ]
 
 
 def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, written: Read) -> None:

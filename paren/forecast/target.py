@@ -1,0 +1,58 @@
+"""What a plan is compared with: a device that is there, or a card that is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paren.environment import parse_size
+from paren.forecast.cards import MIB, check_arch, find_card
+from paren.plan.limits import Limits
+from paren.runtime.device import Device
+from paren.runtime.memory import available_memory
+from paren.text.errors import ParenError
+
+RESERVE = 1 << 30  # bytes of a card that stay free for CUDA and its libraries
+
+
+@dataclass(frozen=True)
+class Target:
+    """`memory`: bytes that a plan may use, and `limit`, in words, what sets them. `limits` are None where nothing is
+    known about speed. `there`: whether the device is on this machine, so that a run would be what is explained."""
+
+    name: str
+    memory: int
+    limit: str
+    limits: Limits | None
+    there: bool
+
+
+def present_target(device: Device, limits: Limits | None, size: int | None, source: str) -> Target:
+    """A device of this machine; `size` bytes, which `source` asked for, stand for the memory that is free."""
+    threads = f", {device.threads} threads" if device.threads > 1 else ""
+    if size is not None:
+        return Target(f"{device.name}{threads}", size, source, limits, there=True)
+    free = available_memory()
+    return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True)
+
+
+def absent_target(device: str | None, card: str | None, memory: str | None, arch: str | None) -> Target:
+    """A card by its name, or a card of so much memory, as written on the command line, without the reserve.
+
+    Raises E-DEV-012 if the options contradict each other, E-DEV-010, E-DEV-011, E-DEV-013, and E-ENV-002 for a wrong
+    size.
+    """
+    given = {"--device": device, "--card": card, "--memory": memory, "--arch": arch}
+    for one, other in (("--card", "--device"), ("--card", "--memory"), ("--card", "--arch"), ("--arch", "--device")):
+        if given[one] is not None and given[other] is not None:
+            raise ParenError("E-DEV-012", f"{one} and {other} contradict each other", fix="give one of them")
+    if card is not None:
+        known = find_card(card)
+        return _of_size(f"{known.name} ({known.arch})", known.memory * MIB, known.limits)
+    if memory is None:
+        raise ParenError("E-DEV-012", "--arch says nothing about memory", fix="give --memory SIZE too, or --card NAME")
+    name = f"a card of {memory.strip()}" + (f" ({check_arch(arch)})" if arch is not None else "")
+    return _of_size(name, parse_size(memory, "--memory"), None)
+
+
+def _of_size(name: str, total: int, limits: Limits | None) -> Target:
+    return Target(name, max(0, total - RESERVE), "its memory without 1 GiB for CUDA's libraries", limits, there=False)

@@ -1,0 +1,182 @@
+"""The regions of plans: every step with its bytes, operations, predicted time and place, and the groups of equal ones.
+
+A region is what runs at once: a fused kernel, a product, a copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from paren.plan.cost import Cost, step_cost
+from paren.plan.limits import Limits, step_seconds
+from paren.plan.memory import busiest_step, kernels_of, writes_of
+from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.train.state import Json
+
+PEAK_BUFFERS = 3  # buffers named where most memory is alive
+
+
+@dataclass(frozen=True)
+class Region:
+    """One step. `name`: what a kernel fuses, or the sizes of a product; `result`: the type of what it writes first.
+    `seconds` is predicted, None where nothing is known about speed."""
+
+    kind: str
+    name: str
+    result: str
+    cost: Cost
+    seconds: float | None
+    place: str
+
+    @property
+    def data(self) -> dict[str, Json]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "result": self.result,
+            **cost_data(self.cost),
+            "seconds": self.seconds,
+            "place": self.place,
+        }
+
+
+@dataclass(frozen=True)
+class RegionGroup:
+    """Equal regions of equal graphs: `count` of them, with the sum of their costs and seconds."""
+
+    region: Region
+    count: int
+    cost: Cost
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph. `calls`: how often a training step runs it, 0 for a graph that runs at other times, and `when` says
+    when in words. `peak`: the place where most of its arena is alive, and the largest buffers there."""
+
+    name: str
+    calls: int
+    when: str
+    regions: tuple[Region, ...]
+    kernels: int
+    arena_bytes: int
+    peak: str
+    peak_buffers: tuple[tuple[str, int, str], ...]  # type, bytes, place
+    not_fused: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> Cost:
+        """The sum over its regions, of one call."""
+        return sum((region.cost for region in self.regions), Cost())
+
+    @property
+    def seconds(self) -> float | None:
+        """Predicted seconds of one call, None where nothing is known about speed."""
+        return sum_seconds(region.seconds for region in self.regions)
+
+    def count(self, kind: str) -> int:
+        """How many regions are of a kind: kernel, product or copy."""
+        return sum(region.kind == kind for region in self.regions)
+
+    @property
+    def data(self) -> dict[str, Json]:
+        regions: list[Json] = [region.data for region in self.regions]
+        buffers: list[Json] = [
+            {"type": type_, "bytes": size, "place": place} for type_, size, place in self.peak_buffers
+        ]
+        return {
+            "name": self.name,
+            "calls": self.calls,
+            "when": self.when,
+            "steps": len(self.regions),
+            "kernels": self.kernels,
+            "products": self.count("product"),
+            "copies": self.count("copy"),
+            **cost_data(self.cost),
+            "seconds": self.seconds,
+            "arena_bytes": self.arena_bytes,
+            "peak": {"place": self.peak, "buffers": buffers},
+            "not_fused": dict(self.not_fused),
+            "regions": regions,
+        }
+
+
+def report_graph(name: str, plan: Plan, calls: int, when: str, limits: Limits | None) -> GraphReport:
+    """The report of one plan."""
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    refusals = Counter(refusal.reason for refusal in plan.refusals)
+    return GraphReport(
+        name=name,
+        calls=calls,
+        when=when,
+        regions=tuple(region_of(step, buffers, limits) for step in plan.steps),
+        kernels=len(kernels_of(plan)),
+        arena_bytes=plan.arena_bytes,
+        peak=str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else "",
+        peak_buffers=tuple((str(b.type), b.type.bytes, str(b.span)) for b in _largest_alive(plan)),
+        not_fused=dict(refusals.most_common()),
+    )
+
+
+def region_of(step: Step, buffers: Mapping[int, Buffer], limits: Limits | None) -> Region:
+    """The region of a step; `buffers` are its plan's, by id."""
+    written = [buffers[id_] for id_ in writes_of(step)]
+    kind, name = _kind_and_name(step)
+    return Region(
+        kind,
+        name,
+        str(written[0].type) if written else "",
+        step_cost(step, buffers),
+        None if limits is None else step_seconds(step, buffers, limits),
+        str(step.spans[0]),
+    )
+
+
+def group_regions(regions: Iterable[Region]) -> list[RegionGroup]:
+    """Regions of the same kind, name, result and place as one, in the order of the first of each."""
+    groups: dict[tuple[str, str, str, str], list[Region]] = {}
+    for region in regions:
+        groups.setdefault((region.kind, region.name, region.result, region.place), []).append(region)
+    return [
+        RegionGroup(
+            members[0],
+            len(members),
+            sum((member.cost for member in members), Cost()),
+            sum_seconds(member.seconds for member in members),
+        )
+        for members in groups.values()
+    ]
+
+
+def sum_seconds(parts: Iterable[float | None]) -> float | None:
+    """The sum, None if a part is not known."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+def cost_data(cost: Cost) -> dict[str, Json]:
+    """A cost for JSON."""
+    return {"read": cost.read, "written": cost.written, "flops": cost.flops, "operations": cost.operations}
+
+
+def _kind_and_name(step: Step) -> tuple[str, str]:
+    match step:
+        case Launch(kernel):
+            return "kernel", kernel.name
+        case Product(m=m, k=k, n=n, batch=batch):
+            return "product", "x".join(map(str, (m, k, n))) + (f" for {' '.join(map(str, batch))}" if batch else "")
+        case Copy():
+            return "copy", ""
+
+
+def _largest_alive(plan: Plan) -> list[Buffer]:
+    busiest = busiest_step(plan)
+    alive = [b for b in plan.buffers if b.place is Place.ARENA and b.first <= busiest <= b.last]
+    return sorted(alive, key=lambda buffer: (-buffer.type.bytes, buffer.id))[:PEAK_BUFFERS]

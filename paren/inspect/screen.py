@@ -1,0 +1,235 @@
+"""The lowering report as people read it: one screen, and the few lines that a run prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from paren.inspect.regions import GraphReport, RegionGroup, group_regions
+from paren.plan.cost import Cost
+from paren.plan.limits import Limits, cost_seconds
+from paren.train.size import show_bytes
+
+if TYPE_CHECKING:
+    from paren.inspect.explain import Explanation
+
+HEIGHT, WIDTH = 50, 120
+LABEL = 11  # columns of the words at the left
+MOST_GRAPHS = 8  # lines for graphs; more of them are summed up
+MOST_PATTERNS = 12
+FEWEST_REGIONS = 6
+LEAST_SHARE = 0.004  # of the time of a step, for a line of its own
+
+# Where nothing is known about speed, regions are ordered as on some machine: ten operations in the time of a byte.
+NOMINAL = Limits(1.0, {"float32": 10.0}, 10.0, 0.0)
+
+
+def draw_screen(report: Explanation) -> str:
+    """At most `HEIGHT` lines of at most `WIDTH` columns; what does not fit is said to be in the JSON."""
+    head = [*_header(report), *_memory(report), *_stacking(report), *_time(report), *_compiling(report)]
+    patterns = _patterns(report)
+    graphs = _graphs(report.graphs)
+    room = HEIGHT - len(head) - len(patterns) - len(graphs)
+    regions = _regions(report, max(FEWEST_REGIONS, room))
+    return "\n".join(_cut(line) for line in (*head, *patterns, *graphs, *regions))
+
+
+def draw_short(report: Explanation) -> list[str]:
+    """What a run says before its first step: memory, stacking, time, kernels, fallbacks, what patterns saved."""
+    fired = [each for each in report.patterns if each.fired]
+    saved = sum(each.saved_bytes for each in fired)
+    names = ", ".join(dict.fromkeys(each.pattern.value for each in fired))
+    patterns = _lines("patterns", names + (f": {show_bytes(saved)} saved" if saved else "")) if names else []
+    return [*_memory(report), *_stacking(report), *_time(report), *_compiling(report), *patterns]
+
+
+def _header(report: Explanation) -> list[str]:
+    program = report.program
+    run = program.run
+    count = sum(slot.type.size for slot in program.parameters)
+    variant = f" ({program.variant})" if program.variant else ""
+    batch = f"batch {run.batch}" + (f" in {run.microbatches} microbatches" if run.microbatches > 1 else "")
+    precision = "float32" if run.precision == "off" else run.precision
+    text = f"{program.path}{variant}: {count:,} parameters, {batch}, {precision}, on {report.target.name}"
+    return wrap(text, WIDTH, subsequent_indent=" " * LABEL)
+
+
+def _memory(report: Explanation) -> list[str]:
+    memory, target = report.memory, report.target
+    fits = "fits" if report.fits else "does not fit"
+    free = f"{show_bytes(target.memory)} ({target.limit})"
+    parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
+    largest = next((graph for graph in report.graphs if graph.name == memory.peak_graph), None)
+    peak = f"most is alive in {memory.peak_graph} at {memory.peak_place}"
+    if largest is not None and largest.peak_buffers:
+        there = ", ".join(f"{type_} {show_bytes(size)}" for type_, size, _ in largest.peak_buffers)
+        peak = f"{peak}, largest there {there}"
+    return [
+        *_lines("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
+        *_lines("", parts),
+        *_lines("", peak),
+    ]
+
+
+def _stacking(report: Explanation) -> list[str]:
+    text = report.stacking.get("text")
+    return _lines("stacking", str(text)) if text else []
+
+
+def _time(report: Explanation) -> list[str]:
+    limits = report.target.limits
+    if limits is None or report.seconds is None:
+        return []
+    cost = sum((graph.cost.times(graph.calls) for graph in report.graphs), Cost())
+    products = sum(
+        (region.seconds or 0.0) * graph.calls
+        for graph in report.graphs
+        for region in graph.regions
+        if region.kind == "product"
+    )
+    rate = report.program.run.batch / max(report.seconds, 1e-12)
+    work = f"{_number(cost.flops / 1e9)} GFLOP of products, {_number(cost.bytes / 1e9)} GB"
+    share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it products"
+    limit = (
+        f"counting on {_number(limits.products['float32'] / 1e9)} GFLOP/s of products, "
+        f"{_number(limits.traffic / 1e9)} GB/s, {_number(limits.instructions / 1e9)} G instructions/s"
+    )
+    text = f"{_duration(report.seconds)} a step predicted, {share}; {work}; {_number(rate)} examples/s"
+    return [*_lines("time", text), *_lines("", limit)]
+
+
+def _compiling(report: Explanation) -> list[str]:
+    compiling = report.compiling
+    lines = []
+    if compiling is not None:
+        text = f"{compiling.compiled} kernels compiled, {compiling.reused} from the cache, {compiling.seconds:.1f} s"
+        lines = _lines("compiling", text)
+    for number, fallback in enumerate(report.fallbacks):
+        lines += _lines("" if number else "fallbacks", fallback)
+    return lines
+
+
+def _patterns(report: Explanation) -> list[str]:
+    patterns = report.patterns
+    if not patterns:
+        return []
+    lines = ["", "patterns"]
+    for each in patterns[:MOST_PATTERNS]:
+        count = f"x {each.count}" if each.count > 1 else ""
+        saved = (
+            f", {'saves' if each.fired else 'would save'} {show_bytes(each.saved_bytes)}" if each.saved_bytes else ""
+        )
+        place = f" ({_short(each.places[0], report)})" if each.places else ""
+        lines.append(
+            f"  {'yes' if each.fired else 'no':<4}{each.pattern.value:<28} {count:<6} {each.reason}{saved}{place}"
+        )
+    if len(patterns) > MOST_PATTERNS:
+        lines.append(f"  and {len(patterns) - MOST_PATTERNS} more: --json lists all")
+    return lines
+
+
+def _graphs(graphs: Sequence[GraphReport]) -> list[str]:
+    shown, rest = list(graphs), []
+    if len(graphs) > MOST_GRAPHS:
+        largest = sorted(graphs, key=lambda graph: -_weight(graph.cost, graph.seconds) * max(1, graph.calls))
+        kept = {graph.name for graph in largest[: MOST_GRAPHS - 1]}
+        shown = [graph for graph in graphs if graph.name in kept]
+        rest = [graph for graph in graphs if graph.name not in kept]
+    timed = any(graph.seconds is not None for graph in graphs)
+    lines = [
+        "",
+        f"{'graphs, one call':<22} {'kernels':>7} {'products':>8} {'copies':>6} {'read':>9} {'written':>9} "
+        f"{'GFLOP':>7} {'arena':>9} {'time' if timed else '':>8}  run",
+    ]
+    for graph in shown:
+        cost = graph.cost
+        calls = f" x {graph.calls}" if graph.calls > 1 else ""
+        lines.append(
+            f"  {_fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} "
+            f"{graph.count('copy'):>6} {show_bytes(cost.read):>9} {show_bytes(cost.written):>9} "
+            f"{_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>8}  "
+            f"{graph.when}{calls}"
+        )
+    if rest:
+        lines.append(f"  and {len(rest)} smaller graphs of {sum(len(graph.regions) for graph in rest)} steps")
+    return lines
+
+
+def _regions(report: Explanation, room: int) -> list[str]:
+    """The regions of a training step, those that take most of its time first."""
+    rows: list[tuple[float, RegionGroup]] = []
+    for graph in report.graphs:
+        if graph.calls:
+            groups = group_regions(graph.regions)
+            rows += [(graph.calls * _weight(group.cost, group.seconds), group) for group in groups]
+    total = sum(weight for weight, _ in rows) or 1.0
+    timed = report.target.limits is not None
+    rows.sort(key=lambda row: -row[0])
+    telling = sum(weight >= LEAST_SHARE * total for weight, _ in rows)
+    kept = rows[: min(max(telling, FEWEST_REGIONS), room - 3)]
+    lines = [
+        "",
+        f"{'regions, one call':<36} {'result':<24} {'read':>9} {'written':>9} {'GFLOP':>6} "
+        f"{'time' if timed else '':>7} {'step' if timed else '':>5}  place",
+    ]
+    for weight, group in kept:
+        region, cost = group.region, group.cost
+        share = f"{100 * weight / total:.0f} %" if timed else ""
+        name = f"x {group.count:<4}{region.kind} {region.name}" if region.name else f"x {group.count:<4}{region.kind}"
+        lines.append(
+            f"  {_fit(name, 34):<34} {_fit(region.result, 24):<24} {show_bytes(cost.read):>9} "
+            f"{show_bytes(cost.written):>9} {_number(cost.flops / 1e9):>6} {_maybe(group.seconds):>7} {share:>5}  "
+            f"{_short(region.place, report)}"
+        )
+    if len(kept) < len(rows):
+        left = 100 * sum(weight for weight, _ in rows[len(kept) :]) / total
+        share = f", {left:.1f} % of the step" if timed else ""
+        lines.append(f"  and {len(rows) - len(kept)} more kinds{share}: --json lists all")
+    return lines
+
+
+def _weight(cost: Cost, seconds: float | None) -> float:
+    return cost_seconds(cost, NOMINAL) if seconds is None else seconds
+
+
+def _lines(label: str, text: str) -> list[str]:
+    """The text in lines that fit, its label in front of the first."""
+    indent = " " * LABEL
+    wrapped = wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return [f"{label:<{LABEL}}{wrapped[0][LABEL:]}", *wrapped[1:]] if wrapped else []
+
+
+def _cut(line: str) -> str:
+    return _fit(line.rstrip(), WIDTH)
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _short(place: str, report: Explanation) -> str:
+    """A place of the program's own file as `31:34`, one of another file with the file's name: `layers.paren:8:3`."""
+    path, line, column = place.rsplit(":", 2) if place.count(":") >= 2 else (place, "", "")
+    name = "" if path == report.program.path else f"{PurePath(path).name}:"
+    return f"{name}{line}:{column}" if line else place
+
+
+def _number(value: float) -> str:
+    """Three digits: `0`, `0.0421`, `3.14`, `28,600`."""
+    if value >= 1000:
+        digits = len(str(int(value))) - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}" if value else "0"
+
+
+def _maybe(seconds: float | None) -> str:
+    return "" if seconds is None else _duration(seconds)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{_number(seconds / size)} {unit}"
+    return f"{_number(seconds * 1e9)} ns"

@@ -1,0 +1,273 @@
+"""The lowering report says what the plans say, and fits on one screen."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import paren
+from paren.api import Experiment
+from paren.forecast.memory import memory_of
+from paren.inspect.explain import Explanation, explain
+from paren.inspect.screen import HEIGHT, WIDTH
+from paren.plan.cost import Cost, plan_cost, step_cost
+from paren.plan.decision import Decision, Pattern
+from paren.plan.memory import kernels_of
+from paren.plan.plan import Copy, Launch, Plan, Product
+from paren.text.source import Source, Span
+from paren.train.files import Files
+from paren.train.progress import Silent
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GPT = str(EXAMPLES / "gpt.paren")
+TARGETS = {"cpu": {"device": "cpu"}, "card": {"card": "h100-80g"}, "memory": {"memory": "24GiB", "arch": "sm_90"}}
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Experiment:
+    return paren.load(GPT)
+
+
+@pytest.fixture(scope="module", params=list(TARGETS))
+def report(request: pytest.FixtureRequest, gpt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Explanation:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAREN_CACHE", str(tmp_path_factory.getbasetemp() / "explained"))
+        return gpt.explain(**TARGETS[request.param])
+
+
+def distinct(experiment: Experiment) -> dict[str, Plan]:
+    """Every plan once, by the first of its names."""
+    found: dict[int, tuple[str, Plan]] = {}
+    for name, plan in experiment.plans.all.items():
+        found.setdefault(id(plan), (name, plan))
+    return dict(found.values())
+
+
+def test_regions_are_the_steps_of_the_plans(gpt: Experiment, report: Explanation) -> None:
+    graphs = {graph["name"]: graph for graph in report.data["graphs"]}
+    assert set(graphs) == set(distinct(gpt))
+    for name, plan in distinct(gpt).items():
+        graph, cost = graphs[name], plan_cost(plan)
+        assert (graph["steps"], len(graph["regions"])) == (len(plan.steps), len(plan.steps))
+        assert graph["kernels"] == len(kernels_of(plan))
+        assert graph["products"] == sum(isinstance(step, Product) for step in plan.steps)
+        assert graph["copies"] == sum(isinstance(step, Copy) for step in plan.steps)
+        assert graph["arena_bytes"] == plan.arena_bytes
+        for key, value in vars(cost).items():
+            if key != "instructions":
+                assert graph[key] == value == sum(region[key] for region in graph["regions"])
+        assert sum(graph["not_fused"].values()) == len(plan.refusals)
+
+
+def test_a_region_has_the_place_and_the_sizes_of_its_step(gpt: Experiment, report: Explanation) -> None:
+    plan = gpt.plans.accumulate
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    (graph,) = [graph for graph in report.data["graphs"] if graph["name"] == "accumulate"]
+    for step, region in zip(plan.steps, graph["regions"], strict=True):
+        cost = step_cost(step, buffers)
+        assert (region["read"], region["written"], region["flops"]) == (cost.read, cost.written, cost.flops)
+        assert region["place"] == str(step.spans[0])
+        if isinstance(step, Product):
+            assert region["flops"] > 0
+            assert region["name"].startswith(f"{step.m}x{step.k}x{step.n}")
+            assert region["result"] == str(buffers[step.c.buffer].type)
+        elif isinstance(step, Launch):
+            assert region["name"] == step.kernel.name
+
+
+def test_memory_is_the_plan_s(gpt: Experiment, report: Explanation) -> None:
+    wanted, memory = memory_of(gpt.program, gpt.plans), report.data["memory"]
+    assert memory["parts"] == wanted.parts
+    assert memory["planned"] == wanted.planned == sum(memory["parts"].values())
+    assert memory["peak"] == {"graph": wanted.peak_graph, "place": wanted.peak_place}
+    assert memory["fits"] == (wanted.planned <= memory["free"])
+    largest = max(graph["arena_bytes"] for graph in report.data["graphs"])
+    assert memory["parts"]["live"] == largest
+
+
+def test_a_step_calls_each_graph_as_often_as_the_loop_does(gpt: Experiment, report: Explanation) -> None:
+    calls = {graph["name"]: graph["calls"] for graph in report.data["graphs"]}
+    assert calls["accumulate"] == gpt.program.run.microbatches == 4
+    assert calls["initialize"] == calls["evaluate"] == calls["diagnose logit-scale"] == 0
+    assert all(count == 1 for name, count in calls.items() if name.startswith("update"))
+
+
+def test_predicted_time_is_the_sum_of_the_regions(report: Explanation) -> None:
+    data = report.data
+    if report.target.limits is None:
+        assert data["seconds"] is None
+        return
+    sums = {graph["name"]: sum(region["seconds"] for region in graph["regions"]) for graph in data["graphs"]}
+    step = sum(graph["calls"] * sums[graph["name"]] for graph in data["graphs"])
+    assert data["seconds"] == pytest.approx(step)
+    limits = data["target"]["limits"]
+    for region in (region for graph in data["graphs"] for region in graph["regions"]):
+        assert region["seconds"] >= region["flops"] / limits["products"]["float32"]
+        assert region["seconds"] >= (region["read"] + region["written"]) / limits["traffic"]
+
+
+def test_the_report_is_one_screen(report: Explanation) -> None:
+    lines = str(report).splitlines()
+    assert len(lines) <= HEIGHT == 50
+    assert max(map(len, lines)) <= WIDTH == 120
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_screen_counts_repeated_blocks_once(gpt: Experiment, report: Explanation) -> None:
+    """The six layers are one line each of what they compute."""
+    data = report.data
+    (graph,) = [graph for graph in data["graphs"] if graph["name"] == "accumulate"]
+    rows = re.findall(
+        r"^  x (\d+) +product (\d+x\d+x\d+(?: for [\d ]+?)?)  +(float32\[[\d ]+\]) .* (\S+)$", str(report), re.M
+    )
+    assert len(rows) > 6
+    for count, name, result, place in rows:
+        equal = [
+            region
+            for region in graph["regions"]
+            if (region["name"], region["result"], region["place"]) == (name, result, f"{GPT}:{place}")
+        ]
+        assert int(count) == len(equal)
+    assert {int(row[0]) for row in rows} >= {1, gpt.program.settings[0].value}
+
+
+def test_the_variant_with_twelve_layers_fits_on_the_screen_too(tmp_path: Path) -> None:
+    experiment = paren.load(GPT, variant="gpt2")
+    report = experiment.explain(card="h100-80g")
+    lines = str(report).splitlines()
+    assert len(lines) <= HEIGHT
+    assert max(map(len, lines)) <= WIDTH
+    assert re.search(r"^  x 12 +product 1024x768x3072 ", str(report), re.MULTILINE)
+
+
+def test_a_card_that_is_too_small_is_told(gpt: Experiment) -> None:
+    report = gpt.explain(memory="1200MiB")
+    assert not report.data["memory"]["fits"]
+    planned = f"{memory_of(gpt.program, gpt.plans).planned / 2**20:.3g} MiB"
+    first = f"memory     {planned} planned of 176 MiB (its memory without 1 GiB for CUDA's libraries): does not fit"
+    assert str(report).splitlines()[1] == first
+    assert "time " not in str(report).splitlines()[5]
+    small = gpt.explain(device="reference", memory="1200MiB")
+    assert (small.target.memory, small.target.limit, small.fits) == (1200 << 20, "--memory", True)
+    assert small.data["compiling"] is None
+
+
+def test_everything_is_json(report: Explanation) -> None:
+    assert json.loads(json.dumps(report.data, allow_nan=False)) == report.data
+
+
+def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    experiment = paren.load(EXAMPLES / "regression.paren")
+    first, second = (experiment.explain(threads=1).compiling for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.compiled > 0
+    assert (second.compiled, second.reused) == (0, first.compiled)
+
+
+# Decisions ----------------------------------------------------------------------------------------------------------
+
+SOURCE = Source(GPT, "(a)\n(b)\n(c)\n")
+A, B, C = (Span(SOURCE, start, start + 3) for start in (0, 4, 8))
+
+
+def with_decisions(gpt: Experiment, count: int = 0) -> Explanation:
+    tiles = Decision(Pattern.ATTENTION, True, "tiles of 128 rows", A, 1 << 20)
+    decisions = (
+        Decision(Pattern.HEAD, False, "the logits are an output", B, 3 << 20),
+        tiles,
+        replace(tiles, span=C),
+        *(Decision(Pattern.EPILOGUE, False, f"reason {number}", None) for number in range(count)),
+    )
+    plans = gpt.plans
+    accumulate = replace(plans.accumulate, decisions=decisions)
+    clip = Decision(Pattern.UPDATE, False, ":clip needs the whole gradient first", C)
+    changed = replace(plans, accumulate=accumulate, decisions=(clip,))
+    return explain(gpt.program, changed, gpt.explain(memory="24GiB").target)
+
+
+def test_decisions_are_grouped_and_ordered(gpt: Experiment) -> None:
+    report = with_decisions(gpt)
+    known = [row for row in report.data["patterns"] if row["pattern"] != Pattern.ACCUMULATION.value]
+    assert known == [
+        {
+            "pattern": "attention in tiles",
+            "fired": True,
+            "reason": "tiles of 128 rows",
+            "count": 2,
+            "places": [f"{GPT}:1:1", f"{GPT}:3:1"],
+            "saved_bytes": 2 << 20,
+        },
+        {
+            "pattern": "head in chunks",
+            "fired": False,
+            "reason": "the logits are an output",
+            "count": 1,
+            "places": [f"{GPT}:2:1"],
+            "saved_bytes": 3 << 20,
+        },
+        {
+            "pattern": "update inside the backward",
+            "fired": False,
+            "reason": ":clip needs the whole gradient first",
+            "count": 1,
+            "places": [f"{GPT}:3:1"],
+            "saved_bytes": 0,
+        },
+    ]
+    lines = str(report).splitlines()
+    assert "  yes attention in tiles           x 2    tiles of 128 rows, saves 2 MiB (1:1)" in lines
+    assert "  no  head in chunks                      the logits are an output, would save 3 MiB (2:1)" in lines
+    assert "  no  update inside the backward          :clip needs the whole gradient first (3:1)" in lines
+
+
+def test_many_decisions_leave_room_for_the_rest(gpt: Experiment) -> None:
+    report = with_decisions(gpt, 40)
+    lines = str(report).splitlines()
+    assert len(lines) <= HEIGHT
+    assert max(map(len, lines)) <= WIDTH
+    assert any(re.fullmatch(r"  and \d+ more: --json lists all", line) for line in lines)
+    assert sum(line.startswith("  x ") for line in lines) >= 6
+
+
+def test_costs_of_all_graphs_are_in_the_time_line(gpt: Experiment, report: Explanation) -> None:
+    if report.target.limits is None:
+        return
+    cost = sum((graph.cost.times(graph.calls) for graph in report.graphs), Cost())
+    assert f"{cost.flops / 1e9:.0f} GFLOP of products, {cost.bytes / 1e9:.3g} GB" in str(report)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_its_report_and_says_the_first_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+
+    class View(Silent):
+        def notice(self, text: str) -> None:
+            said.append(text)
+
+    experiment = paren.load(EXAMPLES / "regression.paren", variant="smoke")
+    run = experiment.run(out=tmp_path / "run", steps=2, progress=View())
+    written = json.loads((run.out / "report/lowering.json").read_text())
+    planned = memory_of(experiment.program, experiment.plans).planned
+    assert written["memory"]["planned"] == planned
+    assert written["compiling"]["compiled"] > 0
+    assert {graph["name"] for graph in written["graphs"]} == set(distinct(experiment))
+    begin = next(number for number, line in enumerate(said) if line.startswith("memory     "))
+    assert f"{planned / 1024:.0f} KiB planned of " in said[begin]
+    assert any(line.startswith(f"compiling  {written['compiling']['compiled']} kernels compiled") for line in said)
+
+
+def test_a_report_that_cannot_be_written_has_a_code(gpt: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("")
+    with pytest.raises(paren.ParenError) as caught:
+        gpt.explain(memory="24GiB").write(tmp_path, Files())
+    text = f"E-RUN-005: {tmp_path}/report is not writable (file exists)"
+    assert str(caught.value) == f"{text}\n  fix: take another --out, or make the folder writable"
