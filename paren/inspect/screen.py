@@ -90,13 +90,13 @@ def _time(report: Explanation) -> list[str]:
         if region.kind == "product"
     )
     rate = report.program.run.batch / max(report.seconds, 1e-12)
-    work = f"{_number(cost.flops / 1e9)} GFLOP of products, {_number(cost.bytes / 1e9)} GB"
+    work = f"{show_number(cost.flops / 1e9)} GFLOP of products, {show_number(cost.bytes / 1e9)} GB"
     share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it products"
     limit = (
-        f"counting on {_number(limits.products['float32'] / 1e9)} GFLOP/s of products, "
-        f"{_number(limits.traffic / 1e9)} GB/s, {_number(limits.instructions / 1e9)} G instructions/s"
+        f"counting on {show_number(limits.products['float32'] / 1e9)} GFLOP/s of products, "
+        f"{show_number(limits.traffic / 1e9)} GB/s, {show_number(limits.instructions / 1e9)} G instructions/s"
     )
-    text = f"{_duration(report.seconds)} a step predicted, {share}; {work}; {_number(rate)} examples/s"
+    text = f"{show_seconds(report.seconds)} a step predicted, {share}; {work}; {show_number(rate)} examples/s"
     return [*_lines("time", text), *_lines("", limit)]
 
 
@@ -121,7 +121,7 @@ def _patterns(report: Explanation) -> list[str]:
         saved = (
             f", {'saves' if each.fired else 'would save'} {show_bytes(each.saved_bytes)}" if each.saved_bytes else ""
         )
-        place = f" ({_short(each.places[0], report)})" if each.places else ""
+        place = f" ({show_place(each.places[0], report.program.path)})" if each.places else ""
         lines.append(
             f"  {'yes' if each.fired else 'no':<4}{each.pattern.value:<28} {count:<6} {each.reason}{saved}{place}"
         )
@@ -147,9 +147,9 @@ def _graphs(graphs: Sequence[GraphReport]) -> list[str]:
         cost = graph.cost
         calls = f" x {graph.calls}" if graph.calls > 1 else ""
         lines.append(
-            f"  {_fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} "
+            f"  {fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} "
             f"{graph.count('copy'):>6} {show_bytes(cost.read):>9} {show_bytes(cost.written):>9} "
-            f"{_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>8}  "
+            f"{show_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>8}  "
             f"{graph.when}{calls}"
         )
     if rest:
@@ -179,9 +179,9 @@ def _regions(report: Explanation, room: int) -> list[str]:
         share = f"{100 * weight / total:.0f} %" if timed else ""
         name = f"x {group.count:<4}{region.kind} {region.name}" if region.name else f"x {group.count:<4}{region.kind}"
         lines.append(
-            f"  {_fit(name, 34):<34} {_fit(region.result, 24):<24} {show_bytes(cost.read):>9} "
-            f"{show_bytes(cost.written):>9} {_number(cost.flops / 1e9):>6} {_maybe(group.seconds):>7} {share:>5}  "
-            f"{_short(region.place, report)}"
+            f"  {fit(name, 34):<34} {fit(region.result, 24):<24} {show_bytes(cost.read):>9} "
+            f"{show_bytes(cost.written):>9} {show_number(cost.flops / 1e9):>6} {_maybe(group.seconds):>7} {share:>5}  "
+            f"{show_place(region.place, report.program.path)}"
         )
     if len(kept) < len(rows):
         left = 100 * sum(weight for weight, _ in rows[len(kept) :]) / total
@@ -202,21 +202,22 @@ def _lines(label: str, text: str) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    return _fit(line.rstrip(), WIDTH)
+    return fit(line.rstrip(), WIDTH)
 
 
-def _fit(text: str, width: int) -> str:
+def fit(text: str, width: int) -> str:
+    """The text, cut to a width."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def _short(place: str, report: Explanation) -> str:
+def show_place(place: str, program: str) -> str:
     """A place of the program's own file as `31:34`, one of another file with the file's name: `layers.paren:8:3`."""
     path, line, column = place.rsplit(":", 2) if place.count(":") >= 2 else (place, "", "")
-    name = "" if path == report.program.path else f"{PurePath(path).name}:"
+    name = "" if path == program else f"{PurePath(path).name}:"
     return f"{name}{line}:{column}" if line else place
 
 
-def _number(value: float) -> str:
+def show_number(value: float) -> str:
     """Three digits: `0`, `0.0421`, `3.14`, `28,600`."""
     if value >= 1000:
         digits = len(str(int(value))) - 3
@@ -225,11 +226,12 @@ def _number(value: float) -> str:
 
 
 def _maybe(seconds: float | None) -> str:
-    return "" if seconds is None else _duration(seconds)
+    return "" if seconds is None else show_seconds(seconds)
 
 
-def _duration(seconds: float) -> str:
+def show_seconds(seconds: float) -> str:
+    """Three digits: `1.2 s`, `34.5 ms`, `678 us`."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= 0.9995 * size:
-            return f"{_number(seconds / size)} {unit}"
-    return f"{_number(seconds * 1e9)} ns"
+            return f"{show_number(seconds / size)} {unit}"
+    return f"{show_number(seconds * 1e9)} ns"

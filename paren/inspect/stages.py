@@ -10,8 +10,8 @@ from paren.ir.program import Program
 from paren.ir.show import show_graph
 from paren.passes.assemble import accumulation, evaluation, update_graph
 from paren.pipeline import plan_graph, prepare
-from paren.plan.fuse import fuse
 from paren.plan.kernel import Kernel
+from paren.plan.lower import fuse_and_lower
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Buffer, Copy, Launch, Plan, Product, Step
 from paren.text.reader import read, show_form
@@ -61,7 +61,7 @@ def show_fused(program: Program) -> str:
     """Which nodes share a kernel, what is stored, and which pairs were not fused, with the reason."""
     lines = []
     for graph in _step_graphs(program):
-        fusion = fuse(prepare(graph))
+        fusion, _ = fuse_and_lower(prepare(graph))
         lines.append(f"graph {graph.name}: {len(fusion.groups)} steps")
         for group in fusion.groups:
             members = ", ".join(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paren.ir.graph import Graph, Node
 from paren.ir.types import DType, TensorType
+from paren.plan.accumulation import accumulation_decisions
 from paren.plan.body import Body, Uncomputable
 from paren.plan.fuse import Fusion, Group, fuse
 from paren.plan.kernel import Kernel
@@ -21,12 +22,18 @@ def lower(graph: Graph) -> Plan:
 
     Contractions must have gone through `paren.plan.contractions.normalise_contractions`.
     """
+    return fuse_and_lower(graph)[1]
+
+
+def fuse_and_lower(graph: Graph) -> tuple[Fusion, Plan]:
+    """The kernels that could be written as fused, and their unplaced plan. Values that a first attempt could not
+    compute inside their users are stored in the next."""
     forced: set[int] = set()
     while True:
         lowering = _Lowering(fuse(graph, forced))
         plan = lowering.run()
         if not lowering.uncomputable:
-            return plan
+            return lowering.fusion, plan
         if lowering.uncomputable <= forced:
             raise InternalError("lower", f"graph {graph.name} needs values stored without end")
         forced |= lowering.uncomputable
@@ -55,7 +62,8 @@ class _Lowering:
         for name, node in graph.outputs.items():
             alias = self.storage.aliases.get(name)
             outputs[name] = self.of_node[alias.number if alias is not None else node.number]
-        return Plan(graph.name, tuple(self.buffers), tuple(self.steps), outputs, 0, self.fusion.refusals)
+        decisions = tuple(accumulation_decisions(self.storage))
+        return Plan(graph.name, tuple(self.buffers), tuple(self.steps), outputs, 0, self.fusion.refusals, decisions)
 
     def _group(self, group: Group) -> None:
         if group.kind == "product":

@@ -1,0 +1,152 @@
+"""Where the time of a run goes: events on one clock, for a trace that Chrome and Perfetto show, and sampled regions.
+
+A few steps are run region by region, with a clock around each; all others run as ever, so that what is measured of them
+is not disturbed. A region run alone computes the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paren.train.files import Files, json_bytes, write_atomically
+from paren.train.run_directory import make_folder, not_writable
+from paren.train.state import Json
+
+TRACE = Path("report") / "trace.json"
+WARM = 2  # steps before the first that is sampled
+SAMPLED = 3  # steps, and calls of any other graph
+MOST_EVENTS = 200_000
+
+
+@dataclass(frozen=True)
+class Event:
+    """What took from `begin` to `end`, in seconds of the profile's clock. `category`: step, wait, evaluate, save, graph
+    or region."""
+
+    name: str
+    category: str
+    begin: float
+    end: float
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RegionTime:
+    """One run of one step of a graph's plan, alone. `number` is its place among the plan's steps."""
+
+    graph: str
+    number: int
+    begin: float
+    end: float
+
+
+class Profile:
+    """Collects events. The loop calls `begin`, `step` and `span`, the engine `wants` and `regions`.
+
+    `describe(graph, number)` gives the name and the arguments of a region for its event.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[str, int], tuple[str, Mapping[str, Json]]],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock = clock
+        self.events: list[Event] = []
+        self.region_times: list[RegionTime] = []
+        self.sampled_steps = 0
+        self._describe = describe
+        self._start = clock()
+        self._sampled: range = range(0)
+        self._in_sample = False
+        self._calls: dict[str, int] = {}
+
+    def begin(self, first: int, stop: int) -> None:
+        """Positions `first` up to `stop` will be trained: the first of them warm up, as far as there are others."""
+        warm = max(0, min(WARM, stop - first - 1))
+        self._sampled = range(first + warm, min(stop, first + warm + SAMPLED))
+
+    @contextmanager
+    def step(self, position: int) -> Iterator[None]:
+        """Around one training step."""
+        self._in_sample = position in self._sampled
+        self.sampled_steps += self._in_sample
+        kind: dict[str, Json] = {"sampled": self._in_sample}
+        try:
+            with self.span(f"step {position + 1}", "step", **kind):
+                yield
+        finally:
+            self._in_sample = False
+
+    @contextmanager
+    def span(self, name: str, category: str, **arguments: Json) -> Iterator[None]:
+        """Around anything that takes time."""
+        begin = self.clock()
+        try:
+            yield
+        finally:
+            self.add(Event(name, category, begin, self.clock(), arguments))
+
+    def add(self, event: Event) -> None:
+        """Keeps an event; beyond `MOST_EVENTS` it is dropped."""
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+
+    def wants(self, graph: str, of_step: bool) -> bool:
+        """Whether the next call of a graph is to be run region by region: those of a sampled step, and the first calls
+        of a graph that no step runs."""
+        if of_step:
+            return self._in_sample
+        calls = self._calls[graph] = self._calls.get(graph, 0) + 1
+        return calls <= SAMPLED
+
+    def regions(self, graph: str, times: list[tuple[float, float]]) -> None:
+        """The begin and end of every region of one call of a graph, in order."""
+        if not times:
+            return
+        self.add(Event(graph, "graph", times[0][0], times[-1][1]))
+        for number, (begin, end) in enumerate(times):
+            self.region_times.append(RegionTime(graph, number, begin, end))
+            name, arguments = self._describe(graph, number)
+            self.add(Event(name, "region", begin, end, arguments))
+
+    @property
+    def data(self) -> dict[str, Json]:
+        """The trace in Chrome's format: times in microseconds since the beginning."""
+        events: list[Json] = [
+            {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "paren"}},
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "training"}},
+        ]
+        # An event that contains others comes before them.
+        for event in sorted(self.events, key=lambda each: (each.begin, -each.end)):
+            events.append(
+                {
+                    "name": event.name,
+                    "cat": event.category,
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": round(1e6 * (event.begin - self._start), 3),
+                    "dur": round(1e6 * (event.end - event.begin), 3),
+                    "args": dict(event.arguments),
+                }
+            )
+        return {"displayTimeUnit": "ms", "traceEvents": events}
+
+    def write(self, out: Path, files: Files, **more: Json) -> None:
+        """Writes `report/trace.json` into the folder of a run, with `more` beside the events. Raises E-RUN-005."""
+        path = out / TRACE
+        make_folder(path.parent)
+        try:
+            write_atomically(files, path, json_bytes({**self.data, **more}), durable=False)
+        except OSError as error:
+            raise not_writable(path, error) from error
+
+
+def span(profile: Profile | None, name: str, category: str) -> AbstractContextManager[None]:
+    """`Profile.span`, or nothing where there is no profile."""
+    return nullcontext() if profile is None else profile.span(name, category)
