@@ -2,6 +2,7 @@
 # make test       sets up .venv and passes the tests
 # make test-long  runs the campaigns: kill rounds, long fuzzing
 # make check      formatting, lint and types only
+# make bench-peers  makes .venv-peers with torch and JAX, which bench/compare.py measures paren against
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := outputs/gpt-smoke
 
-.PHONY: demo test test-long check docs clean
+.PHONY: demo test test-long check docs bench-peers clean
 
 # torch is named on its own, so that pip takes the version of constraints.txt and not a build for CUDA.
 $(READY): pyproject.toml constraints.txt
@@ -41,5 +42,8 @@ test-long: check
 docs: $(READY)
 	$(BIN)/python scripts/generate_docs.py
 
+bench-peers: $(READY)
+	$(BIN)/python -m bench.peers install
+
 clean:
-	rm -rf $(VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) .venv-peers outputs build dist *.egg-info

@@ -1,0 +1,150 @@
+"""paren as a contestant: `python -m bench.paren_contestant W3 --weights FILE [--timed N] [--threads N]`.
+
+It trains through `paren.load` and `Experiment.run`, with a progress view that stamps each step: so a step's time holds
+everything that the loop does for it, its line in the metrics included. `--prepare` only writes the file of weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+
+from bench.recorder import Recorder
+from bench.workloads.sizes import DIFFERENT_BATCHES, WORKLOADS, LanguageModel, Network, Workload
+
+FILES = Path(__file__).parent / "workloads"
+
+
+class Stamps:
+    """A progress view that records every step of a language model."""
+
+    def __init__(self, recorder: Recorder, untimed: int) -> None:
+        self.recorder = recorder
+        self.untimed = untimed
+
+    def begin(self, done: int, stop: int) -> None:
+        self.recorder.begin()
+        if not self.untimed:
+            self.recorder.start()
+
+    def step(self, step: int, record: Mapping[str, object]) -> None:
+        if step > self.untimed:
+            self.recorder.unit()
+        self.recorder.loss(_loss(record))
+        if step == 1:
+            self.recorder.first()
+        if step == self.untimed:
+            self.recorder.start()
+
+    def phase(self, name: str) -> None: ...
+
+    def notice(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None: ...
+
+
+class EpochStamps(Stamps):
+    """A progress view that records every epoch of a network."""
+
+    def __init__(self, recorder: Recorder, steps: int) -> None:
+        super().__init__(recorder, 0)
+        self.steps = steps
+        self.epoch: list[float] = []
+
+    def step(self, step: int, record: Mapping[str, object]) -> None:
+        self.epoch.append(_loss(record))
+        if step == 1:
+            self.recorder.first()
+        if step % self.steps == 0:
+            self.recorder.loss(fmean(self.epoch))
+            self.epoch = []
+            self.recorder.unit()
+
+
+def _loss(record: Mapping[str, object]) -> float:
+    loss = record["loss"]
+    assert isinstance(loss, float)
+    return loss
+
+
+def settings_of(workload: Workload, timed: int, weights: Path) -> tuple[Path, str | None, dict[str, object]]:
+    """The paren file, its variant and the settings that make it the workload."""
+    if isinstance(workload, Network):
+        settings: dict[str, object] = {"epochs": timed, "log-every": workload.steps, "weights": str(weights)}
+        return FILES / "ratio.paren", None, settings
+    settings = {"steps": workload.untimed + timed, "different": DIFFERENT_BATCHES, "weights": str(weights)}
+    return FILES / "train.paren", workload.name, settings
+
+
+def write_weights(workload: Workload, path: Path) -> None:
+    """The peers' first weights under paren's names, with matrices as [inputs outputs]."""
+    from safetensors.numpy import save_file  # NumPy and safetensors are not loaded in a process that is measured
+
+    from bench.workloads.content import language_model_weights, network_weights
+
+    arrays = {}
+    if isinstance(workload, Network):
+        for number, (weight, bias) in enumerate(network_weights(workload.layers)):
+            layer = f"mlp.linear-{number}" if number else "mlp.linear"
+            arrays |= {f"{layer}.weight": weight.T.copy(), f"{layer}.bias": bias}
+    else:
+        given = language_model_weights(workload.layers, workload.width, workload.vocabulary, workload.length)
+        names = _names_in_paren(workload)
+        for name, array in given.items():
+            turned = array.ndim == 2 and name not in ("embedding", "position")
+            arrays[names[name]] = array.T.copy() if turned else array
+    save_file(arrays, str(path))
+
+
+def _names_in_paren(workload: LanguageModel) -> dict[str, str]:
+    names = {"embedding": "embedding", "position": "position"}
+    parts = {
+        "norm1": "attention.layer-norm",
+        "qkv": "attention.qkv",
+        "projection": "attention.projection",
+        "norm2": "mlp.layer-norm",
+        "up": "mlp.up",
+        "down": "mlp.down",
+    }
+    for kind in ("weight", "bias"):
+        names[f"norm.{kind}"] = f"layer-norm.{kind}"
+        for layer in range(workload.layers):
+            names |= {f"{layer}.{old}.{kind}": f"block.{layer}.{new}.{kind}" for old, new in parts.items()}
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--timed", type=int)
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    workload = WORKLOADS[given.workload]
+    if given.prepare:
+        write_weights(workload, given.weights)
+        return
+    import paren  # after the arguments are known to be right
+
+    timed = given.timed or workload.timed
+    recorder = Recorder(timed)
+    if isinstance(workload, Network):
+        view: Stamps = EpochStamps(recorder, workload.steps)
+    else:
+        view = Stamps(recorder, workload.untimed)
+    file, variant, settings = settings_of(workload, timed, given.weights.resolve())
+    experiment = paren.load(file, variant=variant, set=settings)
+    with tempfile.TemporaryDirectory() as folder:
+        experiment.run(out=folder, threads=given.threads, progress=view)
+    recorder.finish({"paren": version("paren"), "torch": version("torch")})
+
+
+if __name__ == "__main__":
+    main()
