@@ -1,13 +1,14 @@
 """The native code that runs a sequence of steps in one call: kernels, products and copies, on one or more threads.
 
-A sequence is an array of records of `WORDS` 64-bit words. Word 0 is the kind; the meaning of the others:
+A sequence is an array of records of `WORDS` 64-bit words. It runs a number of times, or until a record of the kind
+`STOP_IF` finds its flag set. Word 0 is the kind; the meaning of the others:
 
-| word | kernel | product | copy |
-|---|---|---|---|
-| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes |
-| 2 | number of units | number of matrices | 1 |
-| 3 | number of threads | number of threads over matrices | 1 |
-| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target |
+| word | kernel | product | copy | stop if |
+|---|---|---|---|---|
+| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | |
+| 2 | number of units | number of matrices | 1 | |
+| 3 | number of threads | number of threads over matrices | 1 | |
+| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | the same: the int32 flag |
 | 5 | | address of byte offsets, three for each matrix | |
 | 6 | | letters of the two transpositions, in its lowest bytes | |
 | 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | |
@@ -28,6 +29,7 @@ class Kind(IntEnum):
     KERNEL = 0
     PRODUCT = 1
     COPY = 2
+    STOP_IF = 3
 
 
 class Call(IntEnum):
@@ -136,7 +138,7 @@ define internal void @part(ptr %work) {
   ret void
 }
 
-define void @run(ptr %records, i64 %count, ptr %table, i64 %threads) {
+define i64 @run(ptr %records, i64 %count, ptr %table, i64 %threads, i64 %times) {
 entry:
   %work = alloca [2 x ptr]
   %work.table = getelementptr ptr, ptr %work, i64 1
@@ -151,14 +153,29 @@ set:
   br label %start
 start:
   %old = phi i32 [ 0, %entry ], [ %before, %set ]
-  %some = icmp slt i64 0, %count
-  br i1 %some, label %step, label %finish
+  %some.records = icmp slt i64 0, %count
+  %some.times = icmp slt i64 0, %times
+  %some = and i1 %some.records, %some.times
+  br i1 %some, label %pass, label %finish
+pass:
+  %done = phi i64 [ 0, %start ], [ %done.next, %passed ]
+  br label %step
 step:
-  %i = phi i64 [ 0, %start ], [ %next, %stepped ]
+  %i = phi i64 [ 0, %pass ], [ %next, %stepped ]
   %words = mul i64 %i, 16
   %record = getelementptr i64, ptr %records, i64 %words
+  %kind = call i64 @get(ptr %record, i64 0)
   %units = call i64 @get(ptr %record, i64 2)
   %team = call i64 @get(ptr %record, i64 3)
+  %asks = icmp eq i64 %kind, 3
+  br i1 %asks, label %ask, label %act
+ask:
+  %parameters = call ptr @address(ptr %record, i64 4)
+  %flag = call ptr @address(ptr %parameters, i64 0)
+  %value = load i32, ptr %flag
+  %stops = icmp ne i32 %value, 0
+  br i1 %stops, label %finish, label %stepped
+act:
   %alone = icmp sle i64 %team, 1
   br i1 %alone, label %serial, label %shared
 serial:
@@ -172,13 +189,18 @@ shared:
 stepped:
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %count
-  br i1 %more, label %step, label %finish
+  br i1 %more, label %step, label %passed
+passed:
+  %done.next = add i64 %done, 1
+  %again = icmp slt i64 %done.next, %times
+  br i1 %again, label %pass, label %finish
 finish:
-  br i1 %limited, label %restore, label %done
+  %result = phi i64 [ 0, %start ], [ %done, %ask ], [ %done.next, %passed ]
+  br i1 %limited, label %restore, label %leave
 restore:
   %ignored = call i32 %limit(i32 %old)
-  br label %done
-done:
-  ret void
+  br label %leave
+leave:
+  ret i64 %result
 }
 """

@@ -1,6 +1,6 @@
-"""The graphs that a run calls, made from those that the program declares: accumulate, norm, update, evaluate, diagnose.
+"""The graphs that a run calls, made from those that the program declares: accumulate, finish, update, evaluate, diagnose.
 
-One step runs `accumulate` for every microbatch, then `norm`, then, if the step counts, the updates. Losses and
+One step runs `accumulate` for every microbatch, then `finish`, then, unless that says `$stop`, the updates. Losses and
 gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
 is split into microbatches cannot change the result by more than rounding.
 """
@@ -15,7 +15,10 @@ from paren.passes.gradient import differentiate
 from paren.text.errors import InternalError
 from paren.text.source import Span
 
-LOSS, WEIGHT, NORM_SQUARED, SCALE = "$loss", "$weight", "$norm-squared", "$scale"
+LOSS, WEIGHT, SQUARES = "$loss", "$weight", "$squares"  # sums over a step: float64
+SCALE, STOP, UPDATES, UPDATE = "$scale", "$stop", "$updates", "update"
+WHOLE = TensorType(DType.FLOAT64, ())
+ROW = 1 << 16  # elements of the gradients that are squared and summed by one unit of work
 
 
 def gradient_slot(parameter: str) -> str:
@@ -23,9 +26,10 @@ def gradient_slot(parameter: str) -> str:
     return f"gradient:{parameter}"
 
 
-def accumulation(program: Program) -> Graph:
-    """The graph of one microbatch: forward, backward, gradients added to the state `gradient:NAME` of each trained
-    parameter. Outputs `$loss` and `$weight` are sums."""
+def accumulation(program: Program, *, adding: bool) -> Graph:
+    """The graph of one microbatch: forward, backward, and the step's sums: the gradient `gradient:NAME` of each trained
+    parameter, `$loss` and `$weight`. With `adding` these states are added to, else filled (slots that a plan of the
+    graph writes: `sums_of`)."""
     builder = Builder("accumulate")
     made = rebuild(program.loss, builder)
     loss, weight = (made[program.loss.outputs[name]] for name in ("loss", "weight"))
@@ -34,19 +38,66 @@ def accumulation(program: Program) -> Graph:
     parameters = {str(node.attrs["name"]): node for node in builder.inputs if node.attrs["role"] == "state"}
     used = [name for name in trained if name in parameters]
     gradients = differentiate(builder, total, [parameters[name] for name in used])
-    outputs: dict[str, Node] = {LOSS: total, WEIGHT: total_weight}
-    for name, gradient in zip(used, gradients, strict=True):
-        slot = builder.input(gradient_slot(name), gradient.type, "state", parameters[name].span)
-        outputs[gradient_slot(name)] = builder.emit("add", (slot, gradient), {}, gradient.span)
+    sums: dict[str, Node] = {
+        LOSS: builder.emit("cast", (total,), {"dtype": DType.FLOAT64}, total.span),
+        WEIGHT: builder.emit("cast", (total_weight,), {"dtype": DType.FLOAT64}, total_weight.span),
+    }
+    sums |= {gradient_slot(name): gradient for name, gradient in zip(used, gradients, strict=True)}
+    if not adding:
+        return builder.graph(sums)
+    outputs: dict[str, Node] = {}
+    for name, part in sums.items():
+        slot = builder.input(name, part.type, "state", part.span)
+        outputs[name] = builder.emit("add", (slot, part), {}, part.span)
     return builder.graph(outputs)
 
 
-def norm_graph(size: int, span: Span) -> Graph:
-    """The sum of squares of all gradients, one vector `gradients` of `size` elements."""
-    builder = Builder("norm")
-    gradients = builder.input("gradients", TensorType(DType.FLOAT32, (size,)), "state", span)
-    squares = builder.emit("mul", (gradients, gradients), {}, span)
-    return builder.graph({NORM_SQUARED: builder.emit("sum", (squares,), {"axes": (0,)}, span)})
+def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
+    """What a step's sums say about its update.
+
+    States: `gradients` (float32[size], of the sum of losses), `$loss`, `$weight`, `$updates` (int32[], how many were
+    made). Outputs: `$squares`, the sum of squares of the gradients; `$stop` (int32[]), 1 if there is no update, because
+    a sum is not finite or the weight is not above 0; `$scale` (float32[]), 1 / weight and, where the norm of gradients /
+    weight is above `clip`, what brings it there; `$updates`, one more unless `$stop`, and the same as float32, `update`.
+    """
+    builder = Builder("finish")
+    loss, weight = (builder.input(name, WHOLE, "state", span) for name in (LOSS, WEIGHT))
+    squares = _sum_of_squares(builder, size, span)
+
+    def apply(operation: str, *operands: Node | float) -> Node:
+        return builder.apply(operation, *operands, span=span)
+
+    finite = apply("and", apply("and", apply("is_finite", loss), apply("is_finite", weight)), apply("is_finite", squares))
+    counts = apply("and", finite, apply("gt", weight, 0.0))
+    scale = apply("div", 1.0, weight)
+    if clip is not None:
+        norm = apply("div", apply("sqrt", squares), weight)
+        scale = apply("where", apply("gt", norm, clip), apply("mul", scale, apply("div", clip, norm)), scale)
+    made = builder.input(UPDATES, TensorType(DType.INT32, ()), "state", span)
+    number = apply("add", made, builder.emit("cast", (counts,), {"dtype": DType.INT32}, span))
+    return builder.graph(
+        {
+            SQUARES: squares,
+            SCALE: builder.emit("cast", (scale,), {"dtype": DType.FLOAT32}, span),
+            STOP: builder.emit("cast", (apply("not", counts),), {"dtype": DType.INT32}, span),
+            UPDATES: number,
+            UPDATE: builder.emit("cast", (number,), {"dtype": DType.FLOAT32}, span),
+        }
+    )
+
+
+def _sum_of_squares(builder: Builder, size: int, span: Span) -> Node:
+    """Of `gradients`, in float64: no square of a float32 leaves its range. Rows first, which threads share."""
+    if size == 0:
+        return builder.constant(0.0, DType.FLOAT64, span)
+    node = builder.input("gradients", TensorType(DType.FLOAT32, (size,)), "state", span)
+    if size > ROW and size % ROW == 0:
+        node = builder.emit("reshape", (node,), {"shape": (size // ROW, ROW)}, span)
+    wide = builder.emit("cast", (node,), {"dtype": DType.FLOAT64}, span)
+    total = builder.emit("mul", (wide, wide), {}, span)
+    while total.type.rank:
+        total = builder.emit("sum", (total,), {"axes": (total.type.rank - 1,)}, span)
+    return total
 
 
 def update_graph(group: UpdateGroup, key: str, average: float | None) -> Graph:

@@ -22,11 +22,13 @@ from paren.runtime import library
 from paren.runtime.cache import KernelCache
 from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
 from paren.runtime.native import Compiler
-from paren.runtime.task import Addresses, Cell, Task, Words
+from paren.runtime.task import Addresses, Cell, Runs, Task, Words
 
 PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)
 
 
 @dataclass(frozen=True)
@@ -168,38 +170,57 @@ class CpuDevice:
         record[:5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
         return self._native(record, pointers, source, target)
 
-    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
+    def stop_if(self, flag: Cell) -> Task:
+        pointers = np.zeros(1, np.uint64)
+        flag.watch(pointers, 0)
+        record = np.zeros(WORDS, np.int64)
+        record[:5] = (Kind.STOP_IF, 0, 1, 1, pointers.ctypes.data)
+        return self._native(record, pointers, flag)
+
+    def sequence(self, tasks: Sequence[Task]) -> Runs:
         """Neighbouring tasks with records become one native call; the others run one by one in between."""
-        calls: list[Callable[[], None]] = []
+        calls: list[Runs] = []
         for native, group in groupby(tasks, key=lambda task: task.record is not None):
             members = list(group)
             if native:
                 records = np.stack([task.record for task in members if task.record is not None])
-                calls.append(self._native(records, *members).run)
+                calls.append(self._call(records, *members))
             else:
-                calls += [task.run for task in members]
+                calls += [_once(task) for task in members]
         if len(calls) == 1:
             return calls[0]
 
-        def run() -> None:
-            for call in calls:
-                call()
+        def run(times: int = 1) -> int:
+            for done in range(times):
+                for call in calls:
+                    if not call():
+                        return done
+            return times
 
         return run
 
     def synchronise(self) -> None:
         """Every call has ended when it returns."""
 
-    def _native(self, records: Words, *keep: object) -> Task:
-        """A task that runs records in place; what they point to lives as long as the task."""
+    def _native(self, record: Words, *keep: object) -> Task:
+        """A task of one record; what it points to lives as long as the task."""
+        call = self._call(record, *keep)
+
+        def run() -> None:
+            call()
+
+        return Task(run, record, keep)
+
+    def _call(self, records: Words, *keep: object) -> Runs:
+        """Runs records in place; what they point to lives as long as the call."""
         run, address, table, threads = self._run, records.ctypes.data, self._table.ctypes.data, self.threads
         count = records.size // WORDS
         held = (records, *keep)
 
-        def call(_held: tuple[object, ...] = held) -> None:
-            run(address, count, table, threads)
+        def call(times: int = 1, _held: tuple[object, ...] = held) -> int:
+            return int(run(address, count, table, threads, times))
 
-        return Task(call, records if records.ndim == 1 else None, held)
+        return call
 
     def _on_pool(self, loaded: _Loaded, pointers: Addresses, pool: ThreadPoolExecutor) -> Callable[[], None]:
         """The fall-back without libgomp: contiguous ranges of units on Python threads."""
@@ -213,6 +234,17 @@ class CpuDevice:
                 part.result()
 
         return run
+
+
+def _once(task: Task) -> Runs:
+    """A task without a record, which a sequence of several calls runs once at a time."""
+
+    def run(times: int = 1) -> int:
+        for _ in range(times):
+            task.run()
+        return times
+
+    return run
 
 
 def default_threads(root: Path = Path("/")) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Product
 from paren.runtime.reference import ReferenceDevice
-from paren.runtime.task import Cell, Task
+from paren.runtime.task import Cell, Runs, Task
 from paren.text.errors import Note, ParenError, did_you_mean
 
 DEVICES = ("cpu", "cuda", "auto", "reference")
@@ -58,8 +58,11 @@ class Device(Protocol):
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         """Copies `size` bytes."""
 
-    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
-        """A function that runs the tasks in order, with as few calls as the device can."""
+    def stop_if(self, flag: Cell) -> Task:
+        """Ends a sequence there if the flag, int32[], is not 0."""
+
+    def sequence(self, tasks: Sequence[Task]) -> Runs:
+        """The tasks in order, with as few calls as the device can."""
 
     def synchronise(self) -> None:
         """Waits until everything that was started has ended."""

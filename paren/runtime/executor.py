@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +62,7 @@ class Executable:
         `state` and `inputs` map names to C-contiguous arrays of the buffers' types (more names than needed are fine);
         `arena` is uint8[plan.arena_bytes] or longer, on 64 bytes. Raises `InternalError` if an array does not fit.
         """
-        self._bind(state, inputs, arena)
+        self.bind(state, inputs, arena)
         self._run()
         self.device.synchronise()
         return {name: self._cells[buffer].array for name, buffer in self.plan.outputs.items()}
@@ -75,7 +75,7 @@ class Executable:
 
         With the `graph` that was planned, the node within the step is found; it needs a copy of what a step reads.
         """
-        self._bind(state, inputs, arena)
+        self.bind(state, inputs, arena)
         first: NonFinite | None = None
         for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
             read = {self._buffers[id_].name: np.array(self._cells[id_].array) for id_ in reads_of(step)}
@@ -106,7 +106,13 @@ class Executable:
                 size = self._buffers[target].type.bytes
                 return self.device.copy(self._cells[source], self._cells[target], size)
 
-    def _bind(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> None:
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The steps, for a sequence that is made of several plans. They run on what was bound last."""
+        return self._tasks
+
+    def bind(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> None:
+        """Makes the steps work on these arrays, as `run` does before it runs them."""
         if arena is not self._arena:
             self._bind_arena(arena)
         for buffer in self._named[Place.STATE]:

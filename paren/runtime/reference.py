@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from paren.plan.kernel import Kernel
 from paren.plan.plan import Product
 from paren.runtime import library
 from paren.runtime.memory import Bytes, allocate
-from paren.runtime.task import Cell, Task
+from paren.runtime.task import Cell, Runs, Task
 
 
 class ReferenceDevice:
@@ -45,10 +45,17 @@ class ReferenceDevice:
 
         return Task(run)
 
-    def sequence(self, tasks: Sequence[Task]) -> Callable[[], None]:
-        def run() -> None:
-            for task in tasks:
-                task.run()
+    def stop_if(self, flag: Cell) -> Task:
+        return Task(lambda: None, flag=flag)
+
+    def sequence(self, tasks: Sequence[Task]) -> Runs:
+        def run(times: int = 1) -> int:
+            for done in range(times):
+                for task in tasks:
+                    if task.flag is not None and task.flag.array[()]:
+                        return done
+                    task.run()
+            return times
 
         return run
 

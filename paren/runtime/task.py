@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +52,18 @@ def address_of(array: Array) -> int:
 class Task:
     """A step bound to cells. `run` executes it alone; `record` is what a device's own sequence runs, if it can.
 
-    `keep` holds what the record points to.
+    `keep` holds what the record points to. A task with `flag` does nothing itself: a sequence ends at it if the flag
+    (int32[]) is not 0.
     """
 
     run: Callable[[], None]
     record: Words | None = None
     keep: tuple[object, ...] = field(default=(), repr=False)
+    flag: Cell | None = None
+
+
+class Runs(Protocol):
+    """A sequence of tasks, ready to run."""
+
+    def __call__(self, times: int = 1) -> int:
+        """Runs it so many times, or until one of its flags ends it; returns how many times it ran to its end."""
