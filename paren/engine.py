@@ -2,34 +2,88 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
-from paren.data.loader import Microbatch
+from paren.data.loader import GlobalBatch, Microbatch
 from paren.forecast.memory import memory_of
-from paren.forecast.plans import Plans, lay_out
+from paren.forecast.plans import Plans, adds, lay_out
 from paren.ir.op import Array
 from paren.ir.program import Program
-from paren.passes.assemble import LOSS, NORM_SQUARED, SCALE, WEIGHT, accumulation, gradient_slot
+from paren.ir.types import DType, TensorType
+from paren.passes.assemble import (
+    LOSS,
+    RATE,
+    SCALE,
+    SQUARES,
+    STOP,
+    UPDATE,
+    UPDATES,
+    WEIGHT,
+    WHOLE,
+    accumulation,
+    gradient_slot,
+)
 from paren.pipeline import prepare
+from paren.plan.plan import Place, Plan
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
-from paren.runtime.memory import resident_bytes
+from paren.runtime.memory import ALIGNMENT, resident_bytes
+from paren.runtime.task import Cell, Task
+from paren.text.errors import InternalError
 from paren.text.source import Span
+from paren.train.engine import StepSums
 
-SMALLEST_SQUARE = 1e-30  # sums of squares below have lost digits to denormal float32
-CHUNK = 1 << 20  # elements
+# What the graphs of a step tell each other, next to the state.
+REGISTERS = {
+    LOSS: WHOLE,
+    WEIGHT: WHOLE,
+    SQUARES: WHOLE,
+    SCALE: TensorType(DType.FLOAT32, ()),
+    STOP: TensorType(DType.INT32, ()),
+    UPDATES: TensorType(DType.INT32, ()),
+    UPDATE: TensorType(DType.FLOAT32, ()),
+}
 
 
-@dataclass
-class _Update:
-    """One executable of an optimizer group and the state it works on."""
+def _place_together(device: Device, types: Mapping[str, TensorType]) -> dict[str, Array]:
+    """An array of each type in one allocation, each on 64 bytes."""
+    ends = list(accumulate(-(-type_.bytes // ALIGNMENT) * ALIGNMENT for type_ in types.values()))
+    block = device.allocate(ends[-1])
+    places = zip(types.items(), [0, *ends], strict=False)
+    return {
+        name: block[begin : begin + type_.bytes].view(type_.dtype.numpy).reshape(type_.shape)
+        for (name, type_), begin in places
+    }
 
-    executable: Executable
-    state: dict[str, Array]
+
+class _Inputs:
+    """What a plan reads of a batch, at one place for the whole run: its steps stay bound, and lie on 64 bytes."""
+
+    def __init__(self, device: Device, plan: Plan, seed: int) -> None:
+        types = {buffer.name: buffer.type for buffer in plan.buffers if buffer.place is Place.INPUT}
+        self.arrays = _place_together(device, types) if types else {}
+        self._seed = np.array(seed % 2**32, np.uint32)
+
+    def fill(self, microbatch: Microbatch, step: int) -> dict[str, Array]:
+        """Copies a microbatch in; gives the arrays."""
+        given = microbatch.fields | {
+            "$rows": microbatch.rows,
+            "$valid": microbatch.valid,
+            "$seed": self._seed,
+            "$step": np.array(step, np.uint32),
+        }
+        for name, array in self.arrays.items():
+            value = given[name]
+            if (value.dtype, value.shape) != (array.dtype, array.shape):
+                given_type, wanted = (f"{each.dtype}{list(each.shape)}" for each in (value, array))
+                raise InternalError("engine", f"{name} of a batch is {given_type}, the plan needs {wanted}")
+            np.copyto(array, value)
+        return self.arrays
 
 
 class CompiledEngine:
@@ -48,28 +102,44 @@ class CompiledEngine:
         layout = self.layout
         self._initialize = Executable(device, plans.initialize)
         self._accumulate = Executable(device, plans.accumulate)
-        self._norm = Executable(device, plans.norm)
+        self._finish = Executable(device, plans.finish)
         self._evaluate = Executable(device, plans.evaluate)
         self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
-        # Parameters of equal shape share a plan, and so its code.
-        distinct = {id(plan): plan for plan in plans.updates.values()}
-        updates = {number: Executable(device, plan) for number, plan in distinct.items()}
+        # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
+        self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
         self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
         self._gradients = self._vector(layout.trained)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
         self._arena = device.allocate(memory_of(program, plans).parts["live"])
-        self._seed = np.array(program.run.seed % 2**32, np.uint32)
-        self._updates = self._bind_updates(updates)
+        self._registers = _place_together(device, REGISTERS)
+        self._rates: list[Array] = []
         trained = [name for group in program.updates for name in group.parameters]
         parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
         self._forward_state = dict(parameters)
         if self._averages is not None:
             self._forward_state |= {name: layout.view(self._averages, name) for name in trained}
-        self._training_state = parameters | {
-            gradient_slot(name): layout.view(self._gradients, name) for name in trained
-        }
+        gradients = {gradient_slot(name): layout.view(self._gradients, name) for name in trained}
+        self._training_state = parameters | gradients | self._registers
+        self._batch = _Inputs(device, plans.accumulate, program.run.seed)
+        self._evaluated = _Inputs(device, plans.evaluate, program.run.seed)
+        self._diagnosed = {n: _Inputs(device, plan, program.run.seed) for n, plan in plans.diagnostics.items()}
+        self._bind_step()
+
+    def _bind_step(self) -> None:
+        """Everything that a step computes, as one sequence if it makes one call, else as one for each microbatch and
+        one that ends the step."""
+        self._accumulate.bind(self._training_state, self._batch.arrays, self._arena)
+        self._finish.bind({"gradients": self._gradients} | self._registers, {}, self._arena)
+        tasks: list[Task] = [*self._finish.tasks, self.device.stop_if(Cell(self._registers[STOP]))]
+        for key, state in self._update_states().items():
+            self._updates[key].bind(state, self._registers, self._arena)
+            tasks += self._updates[key].tasks
+        self._adds = adds(self.program)
+        self._add = self.device.sequence(self._accumulate.tasks)
+        self._end = self.device.sequence(tasks)
+        self._step = self.device.sequence([*self._accumulate.tasks, *tasks])
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -86,8 +156,9 @@ class CompiledEngine:
                 found[group.number, moment] = self._vector(end - begin)
         return found
 
-    def _bind_updates(self, executables: Mapping[int, Executable]) -> list[_Update]:
-        updates = []
+    def _update_states(self) -> dict[tuple[int, str], dict[str, Array]]:
+        """The state of each update, in the order in which they run."""
+        states = {}
         for group in self.program.updates:
             begin, end = self.layout.groups[group.number]
             moments = {moment: self._moments[group.number, moment] for moment in group.moments}
@@ -97,8 +168,11 @@ class CompiledEngine:
                     vectors["average"] = self._averages[begin:end]
                 if not group.flat:
                     vectors = {name: self.layout.view(vector, key, begin) for name, vector in vectors.items()}
-                updates.append(_Update(executables[id(self.plans.updates[group.number, key])], vectors))
-        return updates
+                if RATE in self.plans.updates[group.number, key].outputs:
+                    self._rates.append(_place_together(self.device, {RATE: REGISTERS[SCALE]})[RATE])
+                    vectors[RATE] = self._rates[-1]
+                states[group.number, key] = vectors
+        return states
 
     @cached_property
     def roles(self) -> Mapping[str, str]:
@@ -135,51 +209,42 @@ class CompiledEngine:
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, microbatch: Microbatch, step: int) -> dict[str, Array]:
-        inputs: dict[str, Array] = dict(microbatch.fields)
-        inputs |= {"$rows": microbatch.rows, "$valid": microbatch.valid}
-        return inputs | {"$seed": self._seed, "$step": np.array(step, np.uint32)}
+    def step(self, batch: GlobalBatch, number: int) -> StepSums:
+        """The gradients of a batch and, unless its sums forbid it, update `number`."""
+        self._registers[UPDATES][...] = number - 1
+        if self._adds:
+            self.clear_sums()
+            for microbatch in batch.microbatches:
+                self._batch.fill(microbatch, batch.position)
+                self._add()
+            self._end()
+        else:
+            self._batch.fill(batch.microbatches[0], batch.position)
+            self._step()
+        self.device.synchronise()
+        return self._sums()
 
-    def clear_gradients(self) -> None:
-        """Sets the accumulated gradients to 0."""
+    def clear_sums(self) -> None:
+        """Sets the gradients and the sums of losses and weights to 0."""
         self._gradients[...] = 0
+        self._registers[LOSS][...] = self._registers[WEIGHT][...] = 0
 
-    def accumulate(self, microbatch: Microbatch, step: int) -> tuple[float, float]:
-        """Adds gradients of the weighted sum of losses; gives the sum and the weight."""
-        outputs = self._accumulate.run(self._training_state, self._inputs(microbatch, step), self._arena)
-        return float(outputs[LOSS]), float(outputs[WEIGHT])
-
-    def gradient_norm(self, weight: float) -> float:
-        """Euclidean norm of (accumulated gradients / weight); nan or inf if one is not finite."""
-        if not self.layout.trained:
-            return 0.0
-        outputs = self._norm.run({"gradients": self._gradients}, {}, self._arena)
-        squared = float(outputs[NORM_SQUARED])
-        if not SMALLEST_SQUARE < squared < np.inf:
-            # The sum has left the range of float32, or is not finite: in float64 only the latter stays so.
-            parts = (self._gradients[i : i + CHUNK].astype(np.float64) for i in range(0, self.layout.trained, CHUNK))
-            squared = float(sum(np.dot(part, part) for part in parts))
-        return float(np.sqrt(np.float64(squared))) / weight
-
-    def update(self, scale: float, number: int) -> dict[str, float]:
-        """Applies every group's rule to gradients x scale; gives the rate of the first group."""
-        inputs: dict[str, Array] = {SCALE: np.array(scale, np.float32), "update": np.array(number, np.float32)}
-        report: dict[str, float] = {}
-        for update in self._updates:
-            outputs = update.executable.run(update.state, inputs, self._arena)
-            if "rate" in outputs and "rate" not in report:
-                report["rate"] = float(outputs["rate"])
-        return report
+    def _sums(self) -> StepSums:
+        loss, weight, squares = (float(self._registers[name]) for name in (LOSS, WEIGHT, SQUARES))
+        norm = math.sqrt(squares) / weight if weight else math.nan
+        return StepSums(loss, weight, norm, float(self._rates[0]) if self._rates else None)
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         """`loss` and each metric -> (weighted sum, weight), with dropout off and averages in place of parameters."""
-        outputs = self._evaluate.run(self._forward_state, self._inputs(microbatch, 0), self._arena)
+        inputs = self._evaluated.fill(microbatch, 0)
+        outputs = self._evaluate.run(self._forward_state, inputs, self._arena)
         names = ("loss", *self.program.metrics)
         return {name: (float(outputs[f"sum:{name}"]), float(outputs[f"weight:{name}"])) for name in names}
 
     def diagnose(self, name: str, microbatch: Microbatch, step: int) -> tuple[float, float]:
         """(value, weight) of a diagnostic over the microbatch."""
-        outputs = self._diagnostics[name].run(self._training_state, self._inputs(microbatch, step), self._arena)
+        inputs = self._diagnosed[name].fill(microbatch, step)
+        outputs = self._diagnostics[name].run(self._training_state, inputs, self._arena)
         return float(outputs["value"]), float(outputs["weight"])
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
@@ -187,9 +252,9 @@ class CompiledEngine:
 
         Clears the gradients, which other microbatches may have made non-finite already.
         """
-        self.clear_gradients()
-        inputs = self._inputs(microbatch, step)
-        graph = prepare(accumulation(self.program))
+        self.clear_sums()
+        inputs = self._batch.fill(microbatch, step)
+        graph = prepare(accumulation(self.program, adding=self._adds))
         found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena, graph)
         return None if found is None else (found.operation, found.span)
 

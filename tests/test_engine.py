@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import paren
-from paren.data.loader import Microbatch
+from paren.data.loader import GlobalBatch, Microbatch
 from paren.engine import CompiledEngine
 from paren.forecast.plans import make_plans
 from paren.runtime.device import open_device
@@ -36,6 +36,10 @@ def _microbatch(rows: int, y: float = 1.0) -> Microbatch:
     return Microbatch(fields, np.arange(rows, dtype=np.uint32), np.ones(rows, np.float32))
 
 
+def _batch(*microbatches: Microbatch) -> GlobalBatch:
+    return GlobalBatch(0, 0, np.arange(8), microbatches)
+
+
 @pytest.mark.parametrize(("reduce", "value"), [("mean", 3.0), ("sum", 24.0), ("max", 3.0), ("min", 3.0)])
 def test_a_diagnostic_is_reduced_over_the_microbatch(tmp_path: Path, reduce: str, value: float) -> None:
     diagnostic = f"(defdiagnostic level (+ (* 0.0 (line x)) 3.0) :every 1 :reduce {reduce})\n"
@@ -47,8 +51,8 @@ def test_the_microbatch_that_is_not_finite_is_the_one_that_is_named(tmp_path: Pa
     loss = "(+ (mean-squared-error (line x) y) (log y))"
     engine = _engine(tmp_path, LINE, loss, " :microbatches 2")
     good, bad = _microbatch(4), _microbatch(4, 0.0)
-    for microbatch in (good, bad):
-        engine.accumulate(microbatch, 0)
+    sums = engine.step(_batch(good, bad), 1)
+    assert not np.isfinite(sums.loss)
     assert engine.locate_nonfinite(good, 0) is None
     found = engine.locate_nonfinite(bad, 0)
     assert found is not None
@@ -60,15 +64,15 @@ def test_the_microbatch_that_is_not_finite_is_the_one_that_is_named(tmp_path: Pa
 @pytest.mark.parametrize("size", [1e20, 1e-24, 1.0])
 def test_the_gradient_norm_of_any_size_is_true(tmp_path: Path, size: float) -> None:
     engine = _engine(tmp_path, LINE, "(mean-squared-error (line x) y)")
-    engine.clear_gradients()
-    engine.accumulate(_microbatch(8), 0)
+    engine.step(_batch(_microbatch(8)), 1)
     gradients = np.concatenate(
         [array.ravel() for name, array in engine._training_state.items() if name.startswith("gradient:")]
     ).astype(np.float64)
     scale = np.float32(size)
     engine._gradients *= scale
     expected = np.linalg.norm(gradients) * float(scale) / 8
-    assert engine.gradient_norm(8.0) == pytest.approx(expected, rel=1e-5)
+    assert engine._end() == 1
+    assert engine._sums().norm == pytest.approx(expected, rel=1e-5)
 
 
 def test_kernels_that_would_wait_for_each_other_are_kept_apart(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ def test_kernels_that_would_wait_for_each_other_are_kept_apart(tmp_path: Path) -
     h2 = (np.sin(a) * np.cos(np.sin(b).sum(1))[:, None]).sum(1)
     n = (np.sin(b) * np.cos(g)[:, None]).sum(1)
     expected = ((h2 + n - batch.fields["y"]) ** 2).sum()
-    assert engine.accumulate(batch, 0)[0] == pytest.approx(expected, rel=1e-4)
+    assert engine.step(_batch(batch), 1).loss == pytest.approx(expected, rel=1e-4)
 
 
 def test_numbers_of_numpy_are_settings(tmp_path: Path) -> None:

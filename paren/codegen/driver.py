@@ -1,14 +1,14 @@
 """The native code that runs a sequence of steps in one call: kernels, products and copies, on one or more threads.
 
 A sequence is an array of records of `WORDS` 64-bit words. It runs a number of times, or until a record of the kind
-`STOP_IF` finds its flag set. Word 0 is the kind; the meaning of the others:
+`STOP_IF` finds its flag (an int32) set. Word 0 is the kind; the meaning of the others:
 
 | word | kernel | product | copy | stop if |
 |---|---|---|---|---|
 | 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | |
 | 2 | number of units | number of matrices | 1 | |
 | 3 | number of threads | number of threads over matrices | 1 | |
-| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | the same: the int32 flag |
+| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | the same: flag |
 | 5 | | address of byte offsets, three for each matrix | |
 | 6 | | letters of the two transpositions, in its lowest bytes | |
 | 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | |

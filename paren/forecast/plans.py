@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from paren.ir.graph import Graph
 from paren.ir.op import Array
 from paren.ir.program import Program, Slot
-from paren.passes.assemble import accumulation, diagnosis, evaluation, norm_graph, resize_flat, update_graph
+from paren.passes.assemble import (
+    RATE,
+    ROW,
+    accumulation,
+    diagnosis,
+    evaluation,
+    finish_graph,
+    resize_flat,
+    update_graph,
+)
 from paren.pipeline import plan_graph
 from paren.plan.decision import Decision
 from paren.plan.plan import Plan
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
+MANY_ROWS = 16 * ROW  # trained elements from which they are padded to whole rows of the sum of squares
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ def lay_out(program: Program) -> Layout:
         for name in group.parameters:
             add(slots[name])
         groups[group.number] = (begin, end)
-    trained = end
+    trained = end = end if end < MANY_ROWS else -(-end // ROW) * ROW
     for slot in program.parameters:
         if slot.name not in offsets:
             add(slot)
@@ -65,7 +76,7 @@ class Plans:
 
     initialize: Plan
     accumulate: Plan
-    norm: Plan
+    finish: Plan
     evaluate: Plan
     updates: Mapping[tuple[int, str], Plan]
     diagnostics: Mapping[str, Plan]
@@ -77,7 +88,7 @@ class Plans:
         named = {
             "initialize": self.initialize,
             "accumulate": self.accumulate,
-            "norm": self.norm,
+            "finish": self.finish,
             "evaluate": self.evaluate,
         }
         named |= {f"update {number} {key}".strip(): plan for (number, key), plan in self.updates.items()}
@@ -96,15 +107,25 @@ def make_plans(program: Program) -> Plans:
                 begin, end = layout.groups[group.number]
                 graph = resize_flat(graph, end - begin)
             if id(source) not in shared:
-                shared[id(source)] = plan_graph(graph)
+                shared[id(source)] = plan_graph(graph, (RATE,))
             updates[group.number, key] = shared[id(source)]
     names = [slot.name for slot in program.parameters]
     span = program.loss.outputs["loss"].span
     return Plans(
         plan_graph(program.initialize, names),
-        plan_graph(accumulation(program)),
-        plan_graph(norm_graph(max(layout.trained, 1), span)),
+        _plan_filling(accumulation(program, adding=adds(program))),
+        _plan_filling(finish_graph(layout.trained, program.run.clip, span)),
         plan_graph(evaluation(program)),
         updates,
         {name: plan_graph(diagnosis(program, name)) for name in program.diagnostics},
     )
+
+
+def adds(program: Program) -> bool:
+    """Whether a step makes several calls of `accumulate`, which add to its sums; the only one would fill them."""
+    return program.run.microbatches > 1
+
+
+def _plan_filling(graph: Graph) -> Plan:
+    """The plan of a graph all of whose outputs are states."""
+    return plan_graph(graph, graph.outputs.keys())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from paren.codegen.llvm import emit_kernel
+from paren.forecast.plans import adds
 from paren.ir.graph import Graph
 from paren.ir.program import Program
 from paren.ir.show import show_graph
@@ -43,7 +44,7 @@ def show_program(program: Program) -> str:
 
 
 def _step_graphs(program: Program) -> Iterator[Graph]:
-    yield accumulation(program)
+    yield accumulation(program, adding=adds(program))
     for group in program.updates:
         for key in dict.fromkeys(group.graphs):
             yield update_graph(group, key, program.run.average)

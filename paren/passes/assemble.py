@@ -1,4 +1,4 @@
-"""The graphs that a run calls, made from those that the program declares: accumulate, finish, update, evaluate, diagnose.
+"""The graphs that a run calls, made from those that the program declares.
 
 One step runs `accumulate` for every microbatch, then `finish`, then, unless that says `$stop`, the updates. Losses and
 gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
@@ -16,7 +16,7 @@ from paren.text.errors import InternalError
 from paren.text.source import Span
 
 LOSS, WEIGHT, SQUARES = "$loss", "$weight", "$squares"  # sums over a step: float64
-SCALE, STOP, UPDATES, UPDATE = "$scale", "$stop", "$updates", "update"
+SCALE, STOP, UPDATES, UPDATE, RATE = "$scale", "$stop", "$updates", "update", "rate"
 WHOLE = TensorType(DType.FLOAT64, ())
 ROW = 1 << 16  # elements of the gradients that are squared and summed by one unit of work
 
@@ -57,8 +57,8 @@ def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
 
     States: `gradients` (float32[size], of the sum of losses), `$loss`, `$weight`, `$updates` (int32[], how many were
     made). Outputs: `$squares`, the sum of squares of the gradients; `$stop` (int32[]), 1 if there is no update, because
-    a sum is not finite or the weight is not above 0; `$scale` (float32[]), 1 / weight and, where the norm of gradients /
-    weight is above `clip`, what brings it there; `$updates`, one more unless `$stop`, and the same as float32, `update`.
+    a sum is not finite or the weight is not above 0; `$scale` (float32[]), 1 / weight, and less where the norm of
+    gradients / weight is above `clip`; `$updates`, one more unless `$stop`, and the same as float32, `update`.
     """
     builder = Builder("finish")
     loss, weight = (builder.input(name, WHOLE, "state", span) for name in (LOSS, WEIGHT))
@@ -67,8 +67,8 @@ def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
     def apply(operation: str, *operands: Node | float) -> Node:
         return builder.apply(operation, *operands, span=span)
 
-    finite = apply("and", apply("and", apply("is_finite", loss), apply("is_finite", weight)), apply("is_finite", squares))
-    counts = apply("and", finite, apply("gt", weight, 0.0))
+    finite = [apply("is_finite", total) for total in (loss, weight, squares)]
+    counts = apply("and", apply("and", finite[0], finite[1]), apply("and", finite[2], apply("gt", weight, 0.0)))
     scale = apply("div", 1.0, weight)
     if clip is not None:
         norm = apply("div", apply("sqrt", squares), weight)

@@ -35,17 +35,23 @@ REDUCERS: Mapping[str, Callable[[Parts], float]] = {
 }
 
 
-def diagnose(engine: Engine, diagnostics: Mapping[str, Diagnostic], batch: GlobalBatch) -> dict[str, Json]:
-    """The diagnostics that are due at this step, by name, computed with the parameters before the update.
+def sample(
+    engine: Engine, diagnostics: Mapping[str, Diagnostic], batch: GlobalBatch
+) -> dict[str, list[tuple[float, float]]]:
+    """The parts of the diagnostics that are due at a step, by name: (value, weight) of each microbatch, computed with
+    the parameters before the update."""
+    due = [name for name, diagnostic in diagnostics.items() if (batch.position + 1) % diagnostic.every == 0]
+    return {name: [engine.diagnose(name, part, batch.position) for part in batch.microbatches] for name in due}
+
+
+def reduce_samples(diagnostics: Mapping[str, Diagnostic], samples: Mapping[str, Parts]) -> dict[str, Json]:
+    """The values of the diagnostics of a step that counts.
 
     A microbatch of weight 0 holds no value and takes no part; a diagnostic without any part is left out.
     """
     values: dict[str, Json] = {}
-    for name, diagnostic in diagnostics.items():
-        if (batch.position + 1) % diagnostic.every:
-            continue
-        parts = [engine.diagnose(name, microbatch, batch.position) for microbatch in batch.microbatches]
-        parts = [(value, weight) for value, weight in parts if weight != 0.0]
-        if parts:
-            values[name] = REDUCERS[diagnostic.reduce](parts)
+    for name, parts in samples.items():
+        counted = [(value, weight) for value, weight in parts if weight != 0.0]
+        if counted:
+            values[name] = REDUCERS[diagnostics[name].reduce](counted)
     return values

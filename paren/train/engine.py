@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from paren.data.loader import Microbatch
+from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.op import Array
 from paren.text.source import Span
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """What a step computed over its global batch.
+
+    `loss`: sum of losses, each times its weight. `weight`: sum of the weights. `norm`: Euclidean norm of the gradient
+    of loss / weight, before clipping; nan without weight. The optimizer was applied if all of them are finite and the
+    weight is above 0. `rate`: of the update, if the optimizer has one.
+    """
+
+    loss: float
+    weight: float
+    norm: float
+    rate: float | None
 
 
 class Engine(Protocol):
@@ -33,26 +49,9 @@ class Engine(Protocol):
         """
         ...
 
-    def clear_gradients(self) -> None:
-        """Sets the accumulated gradients to 0."""
-        ...
-
-    def accumulate(self, microbatch: Microbatch, step: int) -> tuple[float, float]:
-        """Adds the gradients of the weighted sum of the microbatch's losses; returns (loss sum, weight sum).
-
-        `step` is the position of the training step, from 0.
-        """
-        ...
-
-    def gradient_norm(self, weight: float) -> float:
-        """Euclidean norm of (accumulated gradients / weight) over all parameters; nan or inf if one is not finite."""
-        ...
-
-    def update(self, scale: float, number: int) -> dict[str, float]:
-        """Applies the optimizer to (accumulated gradients * scale) as update `number` (the first is 1).
-
-        Returns what the optimizer reports, such as `{"rate": 6e-4}`.
-        """
+    def step(self, batch: GlobalBatch, number: int) -> StepSums:
+        """One training step: the gradient of the mean loss of all microbatches, clipped if the run says so, and update
+        `number` (the first is 1), which is left out if the sums forbid it. `batch.position` is the step, from 0."""
         ...
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
@@ -64,10 +63,7 @@ class Engine(Protocol):
         ...
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
-        """The first node that made a non-finite value (its operation's name and its place), if one did.
-
-        Clears the accumulated gradients.
-        """
+        """The first node that made a non-finite value (its operation's name and its place), if one did."""
         ...
 
     def memory(self) -> Mapping[str, int]:

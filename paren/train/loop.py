@@ -17,7 +17,7 @@ from paren.runtime.memory import resident_bytes
 from paren.text.errors import InternalError
 from paren.train.best import BestStore, count_early, is_better
 from paren.train.checkpoint import CheckpointStore
-from paren.train.diagnostics import diagnose
+from paren.train.diagnostics import reduce_samples, sample
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
 from paren.train.experiment import Experiment, TrainingData
@@ -125,35 +125,28 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
     The position advances in any case. There is no update if the batch has no weight, or (by policy) if its loss or
     gradient is not finite.
     """
-    engine, state, run = session.engine, session.state, session.experiment.run
-    engine.clear_gradients()
-    total, weight = 0.0, 0.0
-    for microbatch in batch.microbatches:
-        part_total, part_weight = engine.accumulate(microbatch, batch.position)
-        total += part_total
-        weight += part_weight
-    _advance(session, batch, weight)
+    engine, state = session.engine, session.state
+    samples = sample(engine, session.experiment.diagnostics, batch)
+    sums = engine.step(batch, state.updates + 1)
+    _advance(session, batch, sums.weight)
     record: dict[str, Json] = {"step": state.step}
-    if not math.isfinite(total) or not math.isfinite(weight):
-        record["loss"] = loss = total / weight if weight else math.nan
+    if not math.isfinite(sums.loss) or not math.isfinite(sums.weight):
+        record["loss"] = loss = sums.loss / sums.weight if sums.weight else math.nan
         return _without_update(session, batch, record, "loss", loss)
-    check_weight(state, weight)
-    if weight == 0.0:
+    check_weight(state, sums.weight)
+    if sums.weight == 0.0:
         state.padding += 1
         _write(session, {"step": state.step, "annotation": "padding", "padding": state.padding})
         return Step({**record, "loss": 0.0}, notable=True)
-    record["loss"] = total / weight
-    record["gradient-norm"] = norm = engine.gradient_norm(weight)
-    if not math.isfinite(norm):
-        return _without_update(session, batch, record, "gradient norm", norm)
-    diagnosed = diagnose(engine, session.experiment.diagnostics, batch)
-    scale = 1.0 / weight
-    if run.clip is not None and norm > run.clip:
-        scale *= run.clip / norm
+    record |= {"loss": sums.loss / sums.weight, "gradient-norm": sums.norm}
+    if not math.isfinite(sums.norm):
+        return _without_update(session, batch, record, "gradient norm", sums.norm)
     state.updates += 1
     state.skipped_in_row = 0
-    reported = engine.update(scale, state.updates)
-    return Step({**record, **reported, **diagnosed}, notable=bool(diagnosed))
+    if sums.rate is not None:
+        record["rate"] = sums.rate
+    diagnosed = reduce_samples(session.experiment.diagnostics, samples)
+    return Step({**record, **diagnosed}, notable=bool(diagnosed))
 
 
 def evaluate(session: Session) -> dict[str, Json]:

@@ -15,6 +15,7 @@ from paren.engine import CompiledEngine
 from paren.forecast.plans import make_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
+from paren.passes.assemble import UPDATES, WEIGHT
 from paren.runtime.device import Device, open_device
 from paren.train.experiment import Experiment
 from paren.train.loop import Session, train_step
@@ -109,10 +110,14 @@ class Trainer:
         return {name: self.engine.layout.view(summed, name) / np.float32(self.weight or 1) for name in trained}
 
     def update(self, gradients: Mapping[str, np.ndarray], number: int) -> None:
-        """One update from given gradients."""
+        """One update from given gradients, which `:clip` applies to."""
+        engine = self.engine
+        engine.clear_sums()
         for name, value in gradients.items():
-            self.engine.layout.view(self.engine._gradients, name)[...] = value
-        self.engine.update(1.0, number)
+            engine.layout.view(engine._gradients, name)[...] = value
+        engine._registers[WEIGHT][...] = 1
+        engine._registers[UPDATES][...] = number - 1
+        assert engine._end() == 1
 
 
 def assert_gradients_agree(found: Arrays, wanted: Arrays, tolerance: float = 1e-4) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from paren.data.dataset import Chunk
-from paren.data.loader import Microbatch
+from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best, Diagnostic, RunForm
 from paren.text.source import Source, Span
 from paren.train.checkpoint import Checkpoint, CheckpointStore
+from paren.train.engine import StepSums
 from paren.train.experiment import Experiment, RunOptions, SplitData
 from paren.train.files import Files
 from paren.train.progress import Silent
@@ -94,9 +95,15 @@ class LinearEngine:
 
     baseline_bytes = 0
 
-    def __init__(self, before: Callable[[str, int], None] = lambda name, step: None, rate: float = 0.05) -> None:
+    def __init__(
+        self,
+        before: Callable[[str, int], None] = lambda name, step: None,
+        rate: float = 0.05,
+        clip: float | None = None,
+    ) -> None:
         self.before = before
         self.rate = rate
+        self.clip = clip
         self.seed = 0
         self.closed = False
         self.state = {
@@ -122,9 +129,19 @@ class LinearEngine:
     def slots(self) -> dict[str, np.ndarray]:
         return dict(self.state)
 
-    def clear_gradients(self) -> None:
+    def step(self, batch: GlobalBatch, number: int) -> StepSums:
         for gradient in self.gradients.values():
             gradient[...] = 0
+        parts = [self.accumulate(microbatch, batch.position) for microbatch in batch.microbatches]
+        loss, weight = (sum(values) for values in zip(*parts, strict=True))
+        norm = self.gradient_norm(weight) if weight else math.nan
+        rate = None
+        if math.isfinite(loss) and math.isfinite(norm) and weight > 0:
+            scale = 1.0 / weight
+            if self.clip is not None and norm > self.clip:
+                scale *= self.clip / norm
+            rate = self.update(scale, number)["rate"]
+        return StepSums(loss, weight, norm, rate)
 
     def _forward(self, microbatch: Microbatch, step: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         x = microbatch.fields["x"]
@@ -235,7 +252,7 @@ class Trial:
         return start.run()
 
     def _make(self) -> LinearEngine:
-        self.engine = LinearEngine(self.before)
+        self.engine = LinearEngine(self.before, clip=self.run.clip)
         return self.engine
 
     def state_bytes(self) -> dict[str, bytes]:
