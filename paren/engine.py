@@ -138,7 +138,7 @@ class CompiledEngine:
             tasks += self._updates[key].tasks
         self._adds = adds(self.program)
         self._add = self.device.sequence(self._accumulate.tasks)
-        self._end = self.device.sequence(tasks)
+        self._finish_step = self.device.sequence(tasks)
         self._step = self.device.sequence([*self._accumulate.tasks, *tasks])
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -215,14 +215,22 @@ class CompiledEngine:
         if self._adds:
             self.clear_sums()
             for microbatch in batch.microbatches:
-                self._batch.fill(microbatch, batch.position)
-                self._add()
-            self._end()
+                self.accumulate(microbatch, batch.position)
+            self.finish()
         else:
             self._batch.fill(batch.microbatches[0], batch.position)
             self._step()
         self.device.synchronise()
         return self._sums()
+
+    def accumulate(self, microbatch: Microbatch, step: int) -> None:
+        """Adds a microbatch to the sums of a step that makes several calls."""
+        self._batch.fill(microbatch, step)
+        self._add()
+
+    def finish(self) -> None:
+        """Ends a step that made several calls: the norm, the scale, the check and the updates."""
+        self._finish_step()
 
     def clear_sums(self) -> None:
         """Sets the gradients and the sums of losses and weights to 0."""

@@ -71,7 +71,7 @@ def test_the_gradient_norm_of_any_size_is_true(tmp_path: Path, size: float) -> N
     scale = np.float32(size)
     engine._gradients *= scale
     expected = np.linalg.norm(gradients) * float(scale) / 8
-    assert engine._end() == 1
+    assert engine._finish_step() == 1
     assert engine._sums().norm == pytest.approx(expected, rel=1e-5)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -107,7 +107,7 @@ def _matrix(leading: int) -> Matrix:
 
 def _least(device: Device, tasks: Sequence[Task]) -> float:
     """Seconds of the fastest of some runs, after one that warms up."""
-    run: Callable[[], None] = device.sequence(tasks)
+    run = device.sequence(tasks)
     times = []
     for _ in range(1 + REPETITIONS):
         begin = time.perf_counter()

@@ -117,7 +117,7 @@ class Trainer:
             engine.layout.view(engine._gradients, name)[...] = value
         engine._registers[WEIGHT][...] = 1
         engine._registers[UPDATES][...] = number - 1
-        assert engine._end() == 1
+        assert engine._finish_step() == 1
 
 
 def assert_gradients_agree(found: Arrays, wanted: Arrays, tolerance: float = 1e-4) -> None:

@@ -196,7 +196,7 @@ def test_several_starts_at_once(trial: Trial, tmp_path: Path) -> None:
 
 def test_the_lock_of_a_dead_process_is_taken_over(trial: Trial, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, _, _ = run_signalled(int(signal.SIGKILL), 1, "update", 9, *trial.command(out))
+    code, _, _ = run_signalled(int(signal.SIGKILL), 1, "finish", 9, *trial.command(out))
     assert code == -signal.SIGKILL
     assert (out / "holder.json").exists()
     assert run(*trial.command(out, "--resume", "auto"))[0] == 0
@@ -245,7 +245,7 @@ def test_a_read_only_disk_is_refused_before_step_1(trial: Trial, disk: Path) -> 
     assert_equal_runs(disk / "run", trial.whole)
 
 
-@pytest.mark.parametrize(("event", "number", "kept"), [("save", 33, 7), ("save", 1, None), ("update", 16, 14)])
+@pytest.mark.parametrize(("event", "number", "kept"), [("save", 33, 7), ("save", 1, None), ("finish", 16, 14)])
 def test_a_disk_that_fills_up(trial: Trial, disk: Path, event: str, number: int, kept: int | None) -> None:
     """In the second save, in the first, and between saves: the run stops with a code, and what was saved stands."""
     out = disk / "run"

@@ -29,7 +29,7 @@ def assert_resumes(trial: Trial, out: Path) -> None:
     ("event", "place", "number", "step"),
     [
         ("accumulate", 3 * 6, signal.SIGTERM, 7),  # three microbatches a step
-        ("update", 0, signal.SIGINT, 1),
+        ("finish", 0, signal.SIGINT, 1),
         ("evaluate", 1, signal.SIGTERM, 5),
         ("evaluate", 2, signal.SIGINT, 10),  # two microbatches an evaluation
         ("save", 2, signal.SIGINT, 4),
