@@ -210,10 +210,10 @@ class CpuDevice:
         return Task(run, record, keep)
 
     def _call(self, records: Words, *keep: object) -> Runs:
-        """Runs records in place; what they point to lives as long as the call."""
+        """Runs records in place; what they point to, code included, lives as long as the call."""
         run, address, table, threads = self._run, records.ctypes.data, self._table.ctypes.data, self.threads
         count = records.size // WORDS
-        held = (records, *keep)
+        held = (self, records, *keep)
 
         def call(times: int = 1, _held: tuple[object, ...] = held) -> int:
             return int(run(address, count, table, threads, times))
