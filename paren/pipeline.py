@@ -21,6 +21,8 @@ from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.memory import kernels_of, place
 from paren.plan.plan import Plan
+from paren.plan.schedule import schedule
+from paren.plan.tile import tile
 from paren.plan.verify_kernel import verify_kernel
 
 
@@ -36,7 +38,7 @@ def prepare(graph: Graph) -> Graph:
 
 def plan_graph(graph: Graph, written_slots: Collection[str] = ()) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
-    plan = lower(prepare(graph))
+    plan = tile(schedule(lower(prepare(graph))))
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
     placed = place(plan, written_slots)

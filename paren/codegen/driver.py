@@ -3,16 +3,25 @@
 A sequence is an array of records of `WORDS` 64-bit words. It runs a number of times, or until a record of the kind
 `STOP_IF` finds its flag (an int32) set. Word 0 is the kind; the meaning of the others:
 
-| word | kernel | product | copy | stop if |
-|---|---|---|---|---|
-| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | |
-| 2 | number of units | number of matrices | 1 | |
-| 3 | number of threads | number of threads over matrices | 1 | |
-| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | the same: flag |
-| 5 | | address of byte offsets, three for each matrix | |
-| 6 | | letters of the two transpositions, in its lowest bytes | |
-| 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | |
-| 10, 11 | | alpha, beta as float or double | |
+| word | kernel | product | copy | loop | stop if |
+|---|---|---|---|---|---|
+| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | address of the body's records | |
+| 2 | number of units | number of matrices | 1 | number of iterations | |
+| 3 | number of threads | number of threads over matrices | 1 | number of threads | |
+| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | | the same: flag |
+| 5 | | address of byte offsets, three for each matrix | | | |
+| 6 | | letters of the two transpositions, in its lowest bytes | | number of the body's records | |
+| 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | | | |
+| 10, 11 | | alpha, beta as float or double | | | |
+| 12 | the first unit | | | | |
+
+A record in the body of a loop runs whole on the thread of its iteration. Its other words:
+
+| word | |
+|---|---|
+| 13 | address of a table: for each iteration the bytes to add to each pointer, then the units to add to the first |
+| 14 | address of the bytes to add to each pointer for each thread |
+| 15 | number of pointers, at most `MOST_POINTERS` |
 
 Everything it calls arrives as an address, so the text is one and the same in every process. Units are dealt out in
 contiguous ranges; a kernel computes each unit alike wherever it runs, so the number of threads does not show in bits.
@@ -23,6 +32,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 WORDS = 16
+MOST_POINTERS = 64
 
 
 class Kind(IntEnum):
@@ -30,6 +40,7 @@ class Kind(IntEnum):
     PRODUCT = 1
     COPY = 2
     STOP_IF = 3
+    LOOP = 4
 
 
 class Call(IntEnum):
@@ -99,15 +110,30 @@ done:
   ret void
 }
 
-define internal void @range(ptr %record, i64 %begin, i64 %end) {
+define internal void @range(ptr %record, i64 %begin, i64 %end, i64 %thread) {
 entry:
   %kind = call i64 @get(ptr %record, i64 0)
   %parameters = call ptr @address(ptr %record, i64 4)
   switch i64 %kind, label %kernel [ i64 1, label %product
-                                    i64 2, label %copy ]
+                                    i64 2, label %copy
+                                    i64 4, label %loop ]
 kernel:
   %function = call ptr @address(ptr %record, i64 1)
-  call void %function(i64 %begin, i64 %end, ptr %parameters)
+  %first = call i64 @get(ptr %record, i64 12)
+  %from = add i64 %first, %begin
+  %to = add i64 %first, %end
+  call void %function(i64 %from, i64 %to, ptr %parameters)
+  ret void
+loop:
+  %some = icmp slt i64 %begin, %end
+  br i1 %some, label %iteration, label %finished
+iteration:
+  %i = phi i64 [ %begin, %loop ], [ %next, %iteration ]
+  call void @iteration(ptr %record, i64 %i, i64 %thread)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %iteration, label %finished
+finished:
   ret void
 product:
   call void @products(ptr %record, i64 %begin, i64 %end)
@@ -117,6 +143,58 @@ copy:
   %source = call ptr @address(ptr %parameters, i64 0)
   %target = call ptr @address(ptr %parameters, i64 1)
   call void @llvm.memmove.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  ret void
+}
+
+define internal void @iteration(ptr %loop, i64 %i, i64 %thread) {
+entry:
+  %record = alloca [16 x i64], align 8
+  %pointers = alloca [64 x ptr], align 8
+  %body = call ptr @address(ptr %loop, i64 1)
+  %count = call i64 @get(ptr %loop, i64 6)
+  br label %piece
+piece:
+  %j = phi i64 [ 0, %entry ], [ %j.next, %done ]
+  %words = mul i64 %j, 16
+  %source = getelementptr i64, ptr %body, i64 %words
+  call void @llvm.memcpy.p0.p0.i64(ptr %record, ptr %source, i64 128, i1 false)
+  %bases = call ptr @address(ptr %source, i64 4)
+  %table = call ptr @address(ptr %source, i64 13)
+  %lanes = call ptr @address(ptr %source, i64 14)
+  %number = call i64 @get(ptr %source, i64 15)
+  %columns = add i64 %number, 1
+  %line.first = mul i64 %i, %columns
+  %line = getelementptr i64, ptr %table, i64 %line.first
+  br label %pointer
+pointer:
+  %p = phi i64 [ 0, %piece ], [ %p.next, %pointer ]
+  %base = call ptr @address(ptr %bases, i64 %p)
+  %move = call i64 @get(ptr %line, i64 %p)
+  %lane.each = call i64 @get(ptr %lanes, i64 %p)
+  %lane = mul i64 %lane.each, %thread
+  %bytes = add i64 %move, %lane
+  %moved = getelementptr i8, ptr %base, i64 %bytes
+  %slot = getelementptr ptr, ptr %pointers, i64 %p
+  store ptr %moved, ptr %slot
+  %p.next = add i64 %p, 1
+  %p.more = icmp slt i64 %p.next, %number
+  br i1 %p.more, label %pointer, label %run
+run:
+  %parameters = getelementptr i64, ptr %record, i64 4
+  store ptr %pointers, ptr %parameters
+  %first.place = getelementptr i64, ptr %record, i64 12
+  %first.old = load i64, ptr %first.place
+  %first.move = call i64 @get(ptr %line, i64 %number)
+  %first = add i64 %first.old, %first.move
+  store i64 %first, ptr %first.place
+  %units = call i64 @get(ptr %record, i64 2)
+  call void @range(ptr %record, i64 0, i64 %units, i64 %thread)
+  br label %done
+done:
+  %j.next = add i64 %j, 1
+  %j.more = icmp slt i64 %j.next, %count
+  br i1 %j.more, label %piece, label %finish
+finish:
   ret void
 }
 
@@ -134,7 +212,7 @@ define internal void @part(ptr %work) {
   %begin = udiv i64 %first, %threads
   %last = add i64 %first, %units
   %end = udiv i64 %last, %threads
-  call void @range(ptr %record, i64 %begin, i64 %end)
+  call void @range(ptr %record, i64 %begin, i64 %end, i64 %thread)
   ret void
 }
 
@@ -179,7 +257,7 @@ act:
   %alone = icmp sle i64 %team, 1
   br i1 %alone, label %serial, label %shared
 serial:
-  call void @range(ptr %record, i64 0, i64 %units)
+  call void @range(ptr %record, i64 0, i64 %units, i64 0)
   br label %stepped
 shared:
   store ptr %record, ptr %work

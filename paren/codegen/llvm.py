@@ -13,7 +13,7 @@ other moves the address to element 0 and selects the fill value.
 from __future__ import annotations
 
 from paren.codegen import scalar
-from paren.codegen.loops import BLOCK, Loops, accesses, arrange
+from paren.codegen.loops import BLOCK, Loops, accesses, arrange, arrange_rows
 from paren.codegen.nest import ENTRY, Nest, Parts, group_stages, open_nest
 from paren.codegen.operations import Operation
 from paren.codegen.places import Places
@@ -41,13 +41,13 @@ def parallel_units(kernel: Kernel) -> int:
     return arrange(kernel).units
 
 
-def emit_kernel(kernel: Kernel, name: str, vector_bits: int | None = None) -> str:
-    """An LLVM module with `void @name(i64 begin, i64 end, ptr parameters)`.
+def emit_kernel(kernel: Kernel, name: str, vector_bits: int | None = None, by_rows: bool = False) -> str:
+    """An LLVM module with `void @name(i64 begin, i64 end, ptr parameters)`; with `by_rows`, units are rows.
 
     `parameters` is an array of pointers, one for each parameter of the kernel. `vector_bits` is the preferred width of
     vectors, None for the target's own.
     """
-    return _Function(arrange(kernel)).module(name, vector_bits)
+    return _Function(arrange_rows(kernel) if by_rows else arrange(kernel)).module(name, vector_bits)
 
 
 class _Function:

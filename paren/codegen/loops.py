@@ -71,6 +71,12 @@ def arrange(kernel: Kernel) -> Loops:
     return Loops(merged, lane, _tile(merged.axes[lane], prod(merged.axes[: merged.rows]) // merged.axes[lane]))
 
 
+@lru_cache(maxsize=4096)
+def arrange_rows(kernel: Kernel) -> Loops:
+    """The loops of a kernel whose units are its rows, in order, so that a range of them can run alone."""
+    return Loops(split_positions(merge_axes(kernel)), None, 1)
+
+
 def _tile(extent: int, others: int) -> int:
     """Lanes of a tile: wide, because long rows of memory read fast, but some units of work for the threads."""
     pieces = max(-(-extent // WIDE_TILE), min(-(-TILE_UNITS // others), extent // NARROW_TILE))

@@ -40,15 +40,19 @@ BLOCK_BYTES = 32 * 2**20  # what the values of the rows that run together should
 TEMPORARY_BYTES = 48  # what numpy holds besides for each iteration: addresses, masks, intermediate results
 
 
-def run_kernel(kernel: Kernel, buffers: Sequence[Array]) -> None:
+def run_kernel(
+    kernel: Kernel, buffers: Sequence[Array], rows: range | None = None, offsets: Sequence[int] | None = None
+) -> None:
     """Runs `kernel`; `buffers[i]` is the one-dimensional array of parameter i, written in place.
+
+    With `rows`, only those run (the row axes counted as one). `offsets[i]` is added to all places in parameter i.
 
     Floats of a `sum` are added in float64 and rounded once. Rows run in blocks of about `BLOCK_BYTES`, or one by one
     where a row needs more. Raises `InternalError` where an access that is not guarded leaves its buffer.
     """
     with np.errstate(all="ignore"):
-        for block in _blocks(kernel):
-            run = _Run(kernel, buffers, block)
+        for block in _blocks(kernel) if rows is None else _runs(kernel, rows):
+            run = _Run(kernel, buffers, block, offsets or [0] * len(buffers))
             for stage in kernel.stages:
                 run.stage(stage)
 
@@ -66,6 +70,18 @@ def _blocks(kernel: Kernel) -> Iterator[tuple[range, ...]]:
     return product(*pieces)
 
 
+def _runs(kernel: Kernel, rows: range) -> Iterator[tuple[range, ...]]:
+    """Some rows as ranges of the last row axis."""
+    outer, last = kernel.axes[: kernel.rows - 1], kernel.axes[kernel.rows - 1]
+    row = rows.start
+    while row < rows.stop:
+        place = row % last
+        end = min(last, place + rows.stop - row)
+        indices = np.unravel_index(row // last, outer) if outer else ()
+        yield (*(range(int(i), int(i) + 1) for i in indices), range(place, end))
+        row += end - place
+
+
 def _row_bytes(kernel: Kernel) -> int:
     """About what one row needs: the values of the stage that needs most, and what numpy holds to compute them."""
     most = 0
@@ -78,9 +94,12 @@ def _row_bytes(kernel: Kernel) -> int:
 class _Run:
     """The execution of the rows of one block."""
 
-    def __init__(self, kernel: Kernel, buffers: Sequence[Array], block: tuple[range, ...]) -> None:
+    def __init__(
+        self, kernel: Kernel, buffers: Sequence[Array], block: tuple[range, ...], offsets: Sequence[int]
+    ) -> None:
         self.kernel = kernel
         self.buffers = buffers
+        self.offsets = offsets
         self.values: dict[int, Array] = {}
         ranges = [*block, *(range(size) for size in kernel.axes[kernel.rows :])]
         self.sizes = [len(indices) for indices in ranges]
@@ -124,7 +143,8 @@ class _Run:
 
     def _addresses(self, access: Access) -> tuple[Integers, npt.NDArray[np.bool_]]:
         """The elements that are touched, and where the access is in range (elsewhere the address is 0)."""
-        addresses = np.full((1,) * len(self.axes), access.offset, np.int64)
+        first = access.offset + self.offsets[access.parameter]
+        addresses = np.full((1,) * len(self.axes), first, np.int64)
         inside = np.ones((1,) * len(self.axes), np.bool_)
         for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
             if index.value is not None:
@@ -137,7 +157,7 @@ class _Run:
             addresses = addresses + stride * position
         if access.guarded:
             addresses = np.where(inside, addresses, 0)
-        end = self.kernel.parameters[access.parameter].size
+        end = self.buffers[access.parameter].size
         if addresses.min() < 0 or addresses.max() >= end:
             raise InternalError(
                 "kernel",

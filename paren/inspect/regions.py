@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from paren.plan.cost import Cost, step_cost
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.memory import busiest_step, kernels_of, writes_of
-from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.train.state import Json
 
 PEAK_BUFFERS = 3  # buffers named where most memory is alive
@@ -123,7 +123,8 @@ def report_graph(name: str, plan: Plan, calls: int, when: str, limits: Limits | 
 
 def region_of(step: Step, buffers: Mapping[int, Buffer], limits: Limits | None) -> Region:
     """The region of a step; `buffers` are its plan's, by id."""
-    written = [buffers[id_] for id_ in writes_of(step)]
+    inside = {step.scratch} if isinstance(step, Loop) else set()
+    written = [buffers[id_] for id_ in writes_of(step) if id_ not in inside]
     kind, name = _kind_and_name(step)
     return Region(
         kind,
@@ -172,6 +173,8 @@ def _kind_and_name(step: Step) -> tuple[str, str]:
             return "kernel", kernel.name
         case Product(m=m, k=k, n=n, batch=batch):
             return "product", "x".join(map(str, (m, k, n))) + (f" for {' '.join(map(str, batch))}" if batch else "")
+        case Loop(name=name, iterations=iterations, body=body, steps=steps):
+            return name, f"{iterations * len(body) // len(steps)} of {len(steps)} steps"
         case Copy():
             return "copy", ""
 

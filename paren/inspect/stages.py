@@ -14,7 +14,7 @@ from paren.pipeline import plan_graph, prepare
 from paren.plan.kernel import Kernel
 from paren.plan.lower import fuse_and_lower
 from paren.plan.memory import kernels_of
-from paren.plan.plan import Buffer, Copy, Launch, Plan, Product, Step
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Plan, Product, Step
 from paren.text.reader import read, show_form
 from paren.text.source import Source
 
@@ -106,6 +106,9 @@ def _step_text(step: Step, buffers: Mapping[int, Buffer]) -> str:
             return f"product {shape}: b{c.buffer} {sign} b{a.buffer} b{b.buffer}"
         case Copy(source=source, target=target):
             return f"copy b{source} to b{target}: {buffers[source].type}"
+        case Loop(name=name, sizes=sizes, lane=lane, body=body, steps=steps):
+            inner = "\n".join(f"      {_step_text(inner, buffers)}" for inner in steps)
+            return f"loop {name} over {list(sizes)}: {len(body)} pieces, {lane} bytes each, of\n{inner}"
 
 
 def show_code(program: Program) -> str:

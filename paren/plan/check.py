@@ -8,8 +8,9 @@ track of whose content is intact. A step may write over something that it reads 
 from __future__ import annotations
 
 from paren.ir.types import DType
+from paren.plan.check_loop import check_loop
 from paren.plan.memory import reads_of, writes_of
-from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 from paren.text.errors import InternalError
 
@@ -71,6 +72,8 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
                     raise InternalError(
                         "plan", f"step {number} touches element {last} of {_text(buffers[matrix.buffer])}"
                     )
+        case Loop():
+            check_loop(step, buffers)
         case Copy(source, target):
             if buffers[source].type.bytes != buffers[target].type.bytes:
                 texts = f"{_text(buffers[source])} to {_text(buffers[target])}"

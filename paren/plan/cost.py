@@ -6,12 +6,12 @@ and a later one loads again is not read. A gather counts the elements that it ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from paren.plan.kernel import Accumulate, Compute, Kernel, Load, Reduce, Stage, Statement, Store
-from paren.plan.plan import Buffer, Copy, Launch, Matrix, Plan, Product, Step
+from paren.plan.kernel import Accumulate, Compute, Kernel, Load, Reduce, Statement, Store
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Matrix, Plan, Product, Step
 from paren.plan.storage import COSTS
 
 
@@ -62,7 +62,7 @@ def step_cost(step: Step, buffers: Mapping[int, Buffer]) -> Cost:
     """What one step moves and computes; `buffers` are the plan's, by id."""
     match step:
         case Launch(kernel):
-            return _kernel_cost(kernel)
+            return _kernel_cost(kernel, prod(kernel.axes[: kernel.rows]))
         case Product(a, b, c):
             written = _matrix_bytes(c, step.m, step.n, step.batch, buffers)
             read = _matrix_bytes(a, step.m, step.k, step.batch, buffers)
@@ -72,6 +72,28 @@ def step_cost(step: Step, buffers: Mapping[int, Buffer]) -> Cost:
         case Copy(_, target):
             size = buffers[target].type.bytes
             return Cost(size, size)
+        case Loop():
+            return _loop_cost(step)
+
+
+def _loop_cost(loop: Loop) -> Cost:
+    """The pieces' work; bytes of the scratch, which stays in the cache, do not count, others once for each piece."""
+    total = Cost()
+    for piece in loop.body:
+        step = piece.step
+        if isinstance(step, Product):
+            sides = ((step.a, step.m, step.k), (step.b, step.k, step.n))
+            read = sum(
+                rows * columns * dtype.bytes
+                for (matrix, rows, columns), dtype in zip(sides, piece.dtypes, strict=False)
+                if matrix.buffer != loop.scratch
+            )
+            written = step.m * step.n * piece.dtypes[2].bytes if step.c.buffer != loop.scratch else 0
+            total += Cost(read + (written if step.accumulate else 0), written, 2 * step.m * step.n * step.k)
+        else:
+            inside = {i for i, id in enumerate(step.buffers) if id == loop.scratch}
+            total += _kernel_cost(step.kernel, piece.rows, inside)
+    return total.times(loop.iterations)
 
 
 def _matrix_bytes(
@@ -82,12 +104,13 @@ def _matrix_bytes(
     return count * rows * columns * buffers[matrix.buffer].type.dtype.bytes
 
 
-def _kernel_cost(kernel: Kernel) -> Cost:
+def _kernel_cost(kernel: Kernel, rows: int, inside: Collection[int] = ()) -> Cost:
+    """The cost of so many rows; parameters `inside` stay in the cache."""
     loaded = [0] * len(kernel.parameters)
     stored = [0] * len(kernel.parameters)
     operations = instructions = 0
     for stage in kernel.stages:
-        runs = _runs(kernel, stage)
+        runs = rows * prod(kernel.axes[axis] for axis in stage.axes)
         for statement in stage.body:
             match statement:
                 case Load(access=access):
@@ -103,16 +126,13 @@ def _kernel_cost(kernel: Kernel) -> Cost:
             operations += runs if weight else 0
             instructions += runs * weight
     read = written = 0
-    for parameter, loads, stores in zip(kernel.parameters, loaded, stored, strict=True):
+    for number, (parameter, loads, stores) in enumerate(zip(kernel.parameters, loaded, stored, strict=True)):
+        if number in inside:
+            continue
         if parameter.reads:
             read += min(parameter.size, loads) * parameter.dtype.bytes
         written += min(parameter.size, stores) * parameter.dtype.bytes
     return Cost(read, written, 0, operations, instructions)
-
-
-def _runs(kernel: Kernel, stage: Stage) -> int:
-    """How often a stage's statements run."""
-    return prod(kernel.axes[: kernel.rows]) * prod(kernel.axes[axis] for axis in stage.axes)
 
 
 def _instructions(statement: Statement) -> int:

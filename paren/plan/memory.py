@@ -6,11 +6,12 @@ The order of the steps is the graph's; this pass adds only the copies that a sta
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 
 ALIGNMENT = 64  # bytes; a cache line and the widest vector
@@ -48,6 +49,14 @@ def reads_of(step: Step) -> tuple[int, ...]:
             return (a.buffer, b.buffer, c.buffer) if accumulate else (a.buffer, b.buffer)
         case Copy(source=source):
             return (source,)
+        case Loop(scratch=scratch, body=body):
+            # What an earlier piece of the same iteration wrote is no content from before the loop.
+            written: set[int] = {scratch}
+            found: list[int] = []
+            for piece in body:
+                found += [id for id in reads_of(piece.step) if id not in written]
+                written.update(writes_of(piece.step))
+            return tuple(dict.fromkeys(found))
 
 
 def writes_of(step: Step) -> tuple[int, ...]:
@@ -59,9 +68,14 @@ def writes_of(step: Step) -> tuple[int, ...]:
             return (c.buffer,)
         case Copy(target=target):
             return (target,)
+        case Loop(scratch=scratch, body=body):
+            return tuple(dict.fromkeys([scratch, *(id for piece in body for id in writes_of(piece.step))]))
 
 
-def substitute(step: Step, old: int, new: int) -> Step:
+S = TypeVar("S", bound=Step)
+
+
+def substitute(step: S, old: int, new: int) -> S:
     """The step with one buffer in place of another."""
     match step:
         case Launch(buffers=buffers):
@@ -71,6 +85,9 @@ def substitute(step: Step, old: int, new: int) -> Step:
             return replace(step, a=renamed[0], b=renamed[1], c=renamed[2])
         case Copy(source=source, target=target):
             return replace(step, source=new if source == old else source, target=new if target == old else target)
+        case Loop(body=body, steps=steps):
+            pieces = tuple(replace(piece, step=substitute(piece.step, old, new)) for piece in body)
+            return replace(step, body=pieces, steps=tuple(substitute(inner, old, new) for inner in steps))
 
 
 # State updates ------------------------------------------------------------------------------------------------------
@@ -248,4 +265,13 @@ def busiest_step(plan: Plan) -> int:
 
 def kernels_of(plan: Plan) -> dict[str, Kernel]:
     """The distinct kernels of a plan by digest, in order of first use."""
-    return {step.kernel.digest: step.kernel for step in plan.steps if isinstance(step, Launch)}
+    return {launch.kernel.digest: launch.kernel for launch in launches_of(plan.steps)}
+
+
+def launches_of(steps: Iterable[Step]) -> Iterator[Launch]:
+    """All launches among the steps and in the loops."""
+    for step in steps:
+        if isinstance(step, Launch):
+            yield step
+        elif isinstance(step, Loop):
+            yield from launches_of(piece.step for piece in step.body)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
-from paren.ir.types import TensorType
+from paren.ir.types import DType, TensorType
 from paren.plan.decision import Decision
 from paren.plan.kernel import Kernel
 from paren.text.source import Span
@@ -93,7 +94,59 @@ class Copy:
     nodes: tuple[str, ...]
 
 
-Step = Launch | Product | Copy
+@dataclass(frozen=True)
+class Piece:
+    """A part of a launch or a product: what one iteration of a loop does of it, at index 0 of all loop axes.
+
+    A launch runs the kernel's rows `first` up to `first + rows` only (row axes counted as one); of a product `first`
+    and `rows` are 0, and its sizes are the part's. Parameter i (A, B and C of a product) has elements of `dtypes[i]`;
+    `offsets[i]` elements are added to its address, `moves[i][j]` more for each index of loop axis j, `row_moves[j]` to
+    `first`.
+    """
+
+    step: Launch | Product
+    dtypes: tuple[DType, ...]
+    offsets: tuple[int, ...]
+    moves: tuple[tuple[int, ...], ...]
+    first: int = 0
+    rows: int = 0
+    row_moves: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Runs `body` in order for each index of the loop axes; `sizes` () is a single iteration.
+
+    Iterations are independent, and each of them has `lane` bytes of the buffer `scratch` for itself: up to `lanes` may
+    run at once, each on one thread. With one lane every piece may use all threads. What the pieces leave in the scratch
+    means nothing outside. `steps` are the whole steps that the pieces are parts of; `whole_bytes` is what the values
+    that now live in the scratch would take.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    lanes: int
+    lane: int
+    scratch: int
+    body: tuple[Piece, ...]
+    steps: tuple[Launch | Product, ...]
+    whole_bytes: int
+
+    @property
+    def iterations(self) -> int:
+        """How often the body runs."""
+        return prod(self.sizes)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(dict.fromkeys(span for step in self.steps for span in step.spans))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node for step in self.steps for node in step.nodes)
+
+
+Step = Launch | Product | Copy | Loop
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from paren.codegen.driver import DRIVER, WORDS, Call, Kind
+from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
 from paren.codegen.llvm import emit_kernel, parallel_units
-from paren.codegen.loops import work
+from paren.codegen.loops import arrange, work
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Product
+from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime import library
 from paren.runtime.cache import KernelCache
+from paren.runtime.library import Blas
 from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
 from paren.runtime.native import Compiler
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words
+from paren.text.errors import InternalError
 
 PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -92,13 +95,17 @@ class CpuDevice:
     def allocate(self, size: int) -> Bytes:
         return allocate(size)
 
-    def load(self, kernels: Sequence[Kernel]) -> None:
-        missing = {kernel.digest: kernel for kernel in kernels if kernel.digest not in self._kernels}
+    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
+        wanted = [(kernel, False) for kernel in kernels]
+        # Most kernels that loops run have rows as their units anyway.
+        wanted += [(kernel, arrange(kernel).lane is not None) for kernel in by_rows]
+        missing = {_key(kernel, rows): (kernel, rows) for kernel, rows in wanted}
+        missing = {key: entry for key, entry in missing.items() if key not in self._kernels}
         bits = self.compiler.vector_bits
-        texts = {digest: emit_kernel(kernel, "kernel", bits) for digest, kernel in missing.items()}
-        for digest, address in self.compiler.load(texts, "kernel").items():
-            kernel = missing[digest]
-            self._kernels[digest] = _Loaded(address, parallel_units(kernel), work(kernel))
+        texts = {key: emit_kernel(kernel, "kernel", bits, rows) for key, (kernel, rows) in missing.items()}
+        for key, address in self.compiler.load(texts, "kernel").items():
+            kernel = missing[key][0]
+            self._kernels[key] = _Loaded(address, parallel_units(kernel), work(kernel))
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         loaded = self._kernels[kernel.digest]
@@ -106,8 +113,8 @@ class CpuDevice:
         for place, cell in enumerate(cells):
             cell.watch(pointers, place)
         shared = self.threads > 1 and loaded.work >= PARALLEL_WORK and loaded.units > 1
-        record = np.zeros(WORDS, np.int64)
-        record[:5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
         if shared and self._pool is not None:
             return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *cells))
         return self._native(record, pointers, *cells)
@@ -123,23 +130,32 @@ class CpuDevice:
             if text not in self._fallbacks:
                 self._fallbacks.append(text)
             return Task(lambda: library.multiply_with_torch(product, a.array, b.array, c.array))
+        record, pointers, keep = self._product(blas, product, dtype, self.threads)
+        for place, cell in enumerate((b, a, c)):
+            cell.watch(pointers, place)
+        return self._native(record, *keep, a, b, c)
+
+    def _product(
+        self, blas: Blas, product: Product, dtype: DType, threads: int
+    ) -> tuple[Words, Addresses, tuple[object, ...]]:
+        """The record of a product, int64[1 WORDS], the table of its pointers in BLAS's order (B, A, C), and what it
+        points to."""
         if blas.limit is not None:
             self._table[Call.PRODUCT_THREADS] = blas.limit
         # C' = B' A': BLAS's first operand is ours second, and a row-major matrix is its transpose to BLAS.
         offsets = library.batch_offsets(product, dtype.bytes)[:, [1, 0, 2]].copy()
         pointers = np.zeros(3, np.uint64)
-        for place, cell in enumerate((b, a, c)):
-            cell.watch(pointers, place)
         count = len(offsets)
         small = 2 * product.m * product.n * product.k < library.SMALL
-        shared = self.threads > 1 and self._openmp is not None and small and count > 1
+        shared = threads > 1 and self._openmp is not None and small and count > 1
         shared = shared and count * product.m * product.n * product.k >= PARALLEL_WORK
-        record = np.zeros(WORDS, np.int64)
+        records = np.zeros((1, WORDS), np.int64)
+        record = records[0]
         record[:6] = (
             Kind.PRODUCT,
             blas.dgemm if dtype == DType.FLOAT64 else blas.sgemm,
             count,
-            self.threads if shared else 1,
+            threads if shared else 1,
             pointers.ctypes.data,
             offsets.ctypes.data,
         )
@@ -158,30 +174,76 @@ class CpuDevice:
             record[10:12].view(np.float64)[:] = factors
         else:
             record[10:12].view(np.float32)[::2] = factors
-        return self._native(record, pointers, offsets, a, b, c)
+        return records, pointers, (pointers, offsets)
+
+    def loop(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
+        if loop.lanes > 1:
+            return self._side_by_side(loop, cells)
+        parts = [self._piece(loop, piece, cells, self.threads) for piece in loop.body]
+        return self._native(np.concatenate([record for record, _ in parts]), *(keep for _, keep in parts))
+
+    def _side_by_side(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
+        """A loop whose iterations the threads share out."""
+        parts = [self._piece(loop, piece, cells, 1) for piece in loop.body]
+        body = np.concatenate([record for record, _ in parts])
+        team = min(self.threads, loop.lanes) if self._openmp is not None else 1
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :4] = (Kind.LOOP, body.ctypes.data, loop.iterations, team)
+        record[0, 6] = len(loop.body)
+        return self._native(record, body, *(keep for _, keep in parts))
+
+    def _piece(
+        self, loop: Loop, piece: Piece, cells: Mapping[int, Cell], threads: int
+    ) -> tuple[Words, tuple[object, ...]]:
+        """The record of a piece, int64[1 WORDS], and what it points to."""
+        step = piece.step
+        ids = step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
+        table, lanes = _tables(loop, piece, ids)
+        pointers = np.zeros(len(ids), np.uint64)
+        offsets = [offset * dtype.bytes for offset, dtype in zip(piece.offsets, piece.dtypes, strict=True)]
+        if isinstance(step, Launch):
+            loaded = self._kernels[_key(step.kernel, arrange(step.kernel).lane is not None)]
+            record = np.zeros((1, WORDS), np.int64)
+            record[0, :5] = (Kind.KERNEL, loaded.address, piece.rows, threads, pointers.ctypes.data)
+            record[0, 12] = piece.first
+            keep: tuple[object, ...] = (pointers,)
+        else:
+            blas = library.find_blas() if self._use_blas else None
+            if blas is None:
+                raise InternalError("runtime", "a loop needs a product of its own")
+            record, pointers, keep = self._product(blas, step, piece.dtypes[2], threads)
+            offsets = [offsets[1], offsets[0], offsets[2]]
+            ids = (ids[1], ids[0], ids[2])
+            table, lanes = table[:, [1, 0, 2, 3]].copy(), lanes[[1, 0, 2]].copy()
+        for place, (id, offset) in enumerate(zip(ids, offsets, strict=True)):
+            cells[id].watch(pointers, place, offset)
+        if len(ids) > MOST_POINTERS:
+            raise InternalError("runtime", f"{step.nodes[0]} has {len(ids)} parameters, a loop takes {MOST_POINTERS}")
+        record[0, 13:16] = (table.ctypes.data, lanes.ctypes.data, len(ids))
+        return record, (*keep, table, lanes, *(cells[id] for id in ids))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)
         source.watch(pointers, 0)
         target.watch(pointers, 1)
-        record = np.zeros(WORDS, np.int64)
-        record[:5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
         return self._native(record, pointers, source, target)
 
     def stop_if(self, flag: Cell) -> Task:
         pointers = np.zeros(1, np.uint64)
         flag.watch(pointers, 0)
-        record = np.zeros(WORDS, np.int64)
-        record[:5] = (Kind.STOP_IF, 0, 1, 1, pointers.ctypes.data)
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :5] = (Kind.STOP_IF, 0, 1, 1, pointers.ctypes.data)
         return self._native(record, pointers, flag)
 
     def sequence(self, tasks: Sequence[Task]) -> Runs:
         """Neighbouring tasks with records become one native call; the others run one by one in between."""
         calls: list[Runs] = []
-        for native, group in groupby(tasks, key=lambda task: task.record is not None):
+        for native, group in groupby(tasks, key=lambda task: task.records is not None):
             members = list(group)
             if native:
-                records = np.stack([task.record for task in members if task.record is not None])
+                records = np.concatenate([task.records for task in members if task.records is not None])
                 calls.append(self._call(records, *members))
             else:
                 calls += [_once(task) for task in members]
@@ -200,19 +262,19 @@ class CpuDevice:
     def synchronise(self) -> None:
         """Every call has ended when it returns."""
 
-    def _native(self, record: Words, *keep: object) -> Task:
-        """A task of one record; what it points to lives as long as the task."""
-        call = self._call(record, *keep)
+    def _native(self, records: Words, *keep: object) -> Task:
+        """A task of records (int64[count WORDS]); what they point to lives as long as the task."""
+        call = self._call(records, *keep)
 
         def run() -> None:
             call()
 
-        return Task(run, record, keep)
+        return Task(run, records, keep)
 
     def _call(self, records: Words, *keep: object) -> Runs:
         """Runs records in place; what they point to, code included, lives as long as the call."""
         run, address, table, threads = self._run, records.ctypes.data, self._table.ctypes.data, self.threads
-        count = records.size // WORDS
+        count = len(records)
         held = (self, records, *keep)
 
         def call(times: int = 1, _held: tuple[object, ...] = held) -> int:
@@ -243,6 +305,22 @@ def _once(task: Task) -> Runs:
         return times
 
     return run
+
+
+def _key(kernel: Kernel, by_rows: bool) -> str:
+    return f"{kernel.digest} by rows" if by_rows else kernel.digest
+
+
+def _tables(loop: Loop, piece: Piece, ids: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For each iteration the bytes to add to each pointer, then the rows to add to the first: int64[iterations
+    pointers + 1]; and the bytes to add for each thread: int64[pointers]."""
+    indices = np.indices(loop.sizes, dtype=np.int64).reshape(len(loop.sizes), loop.iterations).T
+    items = np.array([dtype.bytes for dtype in piece.dtypes], np.int64)
+    moves = np.array(piece.moves, np.int64).reshape(len(ids), len(loop.sizes)) * items[:, None]
+    row_moves = np.array(piece.row_moves or (0,) * len(loop.sizes), np.int64)
+    table = np.concatenate([indices @ moves.T, (indices @ row_moves)[:, None]], axis=1)
+    lanes = np.array([loop.lane if id == loop.scratch else 0 for id in ids], np.int64)
+    return np.ascontiguousarray(table), lanes
 
 
 def default_threads(root: Path = Path("/")) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Product
+from paren.plan.plan import Loop, Product
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
 from paren.text.errors import Note, ParenError, did_you_mean
@@ -46,8 +46,9 @@ class Device(Protocol):
     def allocate(self, size: int) -> npt.NDArray[np.uint8]:
         """`size` bytes of zeros, aligned to 64 bytes. Raises E-MEM-002."""
 
-    def load(self, kernels: Sequence[Kernel]) -> None:
-        """Makes kernels ready to launch; equal ones once."""
+    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
+        """Makes kernels ready to launch, and those `by_rows` ready to run some of their rows in a loop; equal ones
+        once."""
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         """A loaded kernel on buffers, one for each parameter."""
@@ -57,6 +58,9 @@ class Device(Protocol):
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         """Copies `size` bytes."""
+
+    def loop(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
+        """A loop on the buffers of a plan."""
 
     def stop_if(self, flag: Cell) -> Task:
         """Ends a sequence there if the flag, int32[], is not 0."""

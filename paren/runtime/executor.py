@@ -10,8 +10,8 @@ import numpy as np
 from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
 from paren.ir.types import holds_floats
-from paren.plan.memory import reads_of, writes_of
-from paren.plan.plan import Buffer, Copy, Launch, Place, Plan, Product, Step
+from paren.plan.memory import launches_of, reads_of, writes_of
+from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.runtime.device import Device
 from paren.runtime.memory import ALIGNMENT, Bytes
 from paren.runtime.origin import originates, originating_node
@@ -44,7 +44,10 @@ class Executable:
     def __init__(self, device: Device, plan: Plan) -> None:
         self.device = device
         self.plan = plan
-        device.load([step.kernel for step in plan.steps if isinstance(step, Launch)])
+        device.load(
+            [step.kernel for step in plan.steps if isinstance(step, Launch)],
+            [launch.kernel for step in plan.steps if isinstance(step, Loop) for launch in launches_of([step])],
+        )
         self._cells = {buffer.id: Cell() for buffer in plan.buffers}
         self._buffers = {buffer.id: buffer for buffer in plan.buffers}
         self._named = {
@@ -105,6 +108,8 @@ class Executable:
             case Copy(source, target):
                 size = self._buffers[target].type.bytes
                 return self.device.copy(self._cells[source], self._cells[target], size)
+            case Loop():
+                return self.device.loop(step, self._cells)
 
     @property
     def tasks(self) -> Sequence[Task]:

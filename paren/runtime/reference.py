@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paren.codegen.python import run_kernel
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Product
+from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime import library
 from paren.runtime.memory import Bytes, allocate
 from paren.runtime.task import Cell, Runs, Task
@@ -27,7 +27,7 @@ class ReferenceDevice:
     def allocate(self, size: int) -> Bytes:
         return allocate(size)
 
-    def load(self, kernels: Sequence[Kernel]) -> None:
+    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
         """Kernels need no preparation here."""
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
@@ -35,13 +35,20 @@ class ReferenceDevice:
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         library.check(product)
-
         return Task(lambda: library.multiply_with_numpy(product, a.array, b.array, c.array))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:
             to = target.array.reshape(-1).view(np.uint8)
             to[:size] = source.array.reshape(-1).view(np.uint8)[:size]
+
+        return Task(run)
+
+    def loop(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
+        def run() -> None:
+            for index in np.ndindex(*loop.sizes):
+                for piece in loop.body:
+                    _run_piece(piece, index, cells)
 
         return Task(run)
 
@@ -61,3 +68,20 @@ class ReferenceDevice:
 
     def synchronise(self) -> None:
         """Nothing runs in the background."""
+
+
+def _run_piece(piece: Piece, index: tuple[int, ...], cells: Mapping[int, Cell]) -> None:
+    """A piece of a loop at an index of the loop axes, in the first lane of the scratch."""
+    step = piece.step
+    ids = step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
+    arrays = [cells[id].array.reshape(-1).view(dtype.numpy) for id, dtype in zip(ids, piece.dtypes, strict=True)]
+    offsets = [
+        offset + sum(move * i for move, i in zip(moves, index, strict=True))
+        for offset, moves in zip(piece.offsets, piece.moves, strict=True)
+    ]
+    if isinstance(step, Launch):
+        first = piece.first + sum(move * i for move, i in zip(piece.row_moves, index, strict=True))
+        run_kernel(step.kernel, arrays, range(first, first + piece.rows), offsets)
+    else:
+        a, b, c = (array[offset:] for array, offset in zip(arrays, offsets, strict=True))
+        library.multiply_with_numpy(step, a, b, c)

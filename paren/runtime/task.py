@@ -20,7 +20,7 @@ class Cell:
 
     def __init__(self, array: Array | None = None) -> None:
         self._array = array
-        self._watchers: list[tuple[Addresses, int]] = []
+        self._watchers: list[tuple[Addresses, int, int]] = []
 
     @property
     def array(self) -> Array:
@@ -34,14 +34,14 @@ class Cell:
             return
         self._array = array
         address = address_of(array)
-        for table, place in self._watchers:
-            table[place] = address
+        for table, place, offset in self._watchers:
+            table[place] = address + offset
 
-    def watch(self, table: Addresses, place: int) -> None:
-        """Keeps `table[place]` at the address of the array."""
-        self._watchers.append((table, place))
+    def watch(self, table: Addresses, place: int, offset: int = 0) -> None:
+        """Keeps `table[place]` at the address of the array, `offset` bytes further on."""
+        self._watchers.append((table, place, offset))
         if self._array is not None:
-            table[place] = address_of(self._array)
+            table[place] = address_of(self._array) + offset
 
 
 def address_of(array: Array) -> int:
@@ -50,14 +50,15 @@ def address_of(array: Array) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """A step bound to cells. `run` executes it alone; `record` is what a device's own sequence runs, if it can.
+    """A step bound to cells. `run` executes it alone; `records` (int64[count words]) are what a device's own
+    sequence runs, if it can.
 
-    `keep` holds what the record points to. A task with `flag` does nothing itself: a sequence ends at it if the flag
+    `keep` holds what the records point to. A task with `flag` does nothing itself: a sequence ends at it if the flag
     (int32[]) is not 0.
     """
 
     run: Callable[[], None]
-    record: Words | None = None
+    records: Words | None = None
     keep: tuple[object, ...] = field(default=(), repr=False)
     flag: Cell | None = None
 

@@ -132,7 +132,7 @@ def test_the_screen_counts_repeated_blocks_once(gpt: Experiment, report: Explana
             if (region["name"], region["result"], region["place"]) == (name, result, f"{GPT}:{place}")
         ]
         assert int(count) == len(equal)
-    assert {int(row[0]) for row in rows} >= {1, gpt.program.settings[0].value}
+    assert gpt.program.settings[0].value in {int(row[0]) for row in rows}
 
 
 def test_the_variant_with_twelve_layers_fits_on_the_screen_too(tmp_path: Path) -> None:
@@ -193,7 +193,8 @@ def with_decisions(gpt: Experiment, count: int = 0) -> Explanation:
 
 def test_decisions_are_grouped_and_ordered(gpt: Experiment) -> None:
     report = with_decisions(gpt)
-    known = [row for row in report.data["patterns"] if row["pattern"] != Pattern.ACCUMULATION.value]
+    places = {f"{GPT}:{line}:1" for line in (1, 2, 3)}
+    known = [row for row in report.data["patterns"] if set(row["places"]) & places]
     assert known == [
         {
             "pattern": "attention in tiles",

@@ -1,0 +1,60 @@
+"""The order of a plan's steps: what only changes state runs as soon as it can, so that what it reads can be given up.
+
+Graphs list sums into gradients last, because they are outputs; in that order every gradient of an activation would live
+to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paren.plan.memory import reads_of, writes_of
+from paren.plan.plan import Place, Plan, Step
+
+
+def schedule(plan: Plan) -> Plan:
+    """The plan with each step that writes outputs and state only right behind the last step that it needs. Other steps
+    keep their order."""
+    arena = {buffer.id for buffer in plan.buffers if buffer.place is Place.ARENA} - set(plan.outputs.values())
+    needs = dependencies(plan.steps)
+    ready: dict[int, list[int]] = {}
+    moved: set[int] = set()
+    for number, step in enumerate(plan.steps):
+        if not arena.intersection(writes_of(step)):
+            moved.add(number)
+            ready.setdefault(max(needs[number], default=-1), []).append(number)
+    order: list[int] = []
+
+    def put(number: int) -> None:
+        order.append(number)
+        for follower in ready.get(number, ()):
+            put(follower)
+
+    for follower in ready.get(-1, ()):
+        put(follower)
+    for number in range(len(plan.steps)):
+        if number not in moved:
+            put(number)
+    return replace(plan, steps=tuple(plan.steps[number] for number in order))
+
+
+def dependencies(steps: Sequence[Step]) -> list[set[int]]:
+    """For each step the earlier ones that must run before it: the last writer of what it touches, and the readers since
+    then of what it writes."""
+    writer: dict[int, int] = {}
+    readers: dict[int, set[int]] = {}
+    found: list[set[int]] = []
+    for number, step in enumerate(steps):
+        reads, writes = reads_of(step), writes_of(step)
+        needs = {writer[id] for id in (*reads, *writes) if id in writer}
+        for id in writes:
+            needs |= readers.get(id, set())
+        needs.discard(number)
+        found.append(needs)
+        for id in reads:
+            readers.setdefault(id, set()).add(number)
+        for id in writes:
+            writer[id] = number
+            readers[id] = set()
+    return found
