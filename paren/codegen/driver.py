@@ -8,7 +8,7 @@ A sequence is an array of records of `WORDS` 64-bit words. It runs a number of t
 | 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | address of the body's records | |
 | 2 | number of units | number of matrices | 1 | number of iterations | |
 | 3 | number of threads | number of threads over matrices | 1 | number of threads | |
-| 4 | address of an array of pointers: the parameters | the same: A, B, C | the same: source, target | | the same: flag |
+| 4 | address of pointers to the parameters | the same: A, B, C | the same: source, target | | the same: flag |
 | 5 | | address of byte offsets, three for each matrix | | | |
 | 6 | | letters of the two transpositions, in its lowest bytes | | number of the body's records | |
 | 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | | | |
