@@ -38,9 +38,9 @@ HEAD = """
 """
 
 
-def graph_of(tmp_path: Path, text: str) -> Graph:
+def graph_of(tmp_path: Path, text: str, adding: bool = True) -> Graph:
     (tmp_path / "net.paren").write_text(text)
-    return accumulation(elaborate(tmp_path / "net.paren"))
+    return accumulation(elaborate(tmp_path / "net.paren"), adding=adding)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,12 @@ def test_extreme_scores(tmp_path: Path, scale: float, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(("seq", "vocab", "rows"), [(1, 50, 1), (7, 11, 2), (10, 130, 3)])
-@pytest.mark.parametrize("extra", ["", " :smoothing 0.1", " :ignore 1"])
-def test_the_head_in_chunks(tmp_path: Path, seq: int, vocab: int, rows: int, extra: str) -> None:
-    graph = graph_of(tmp_path, HEAD.format(seq=seq, vocab=vocab, rows=rows, extra=extra))
+@pytest.mark.parametrize(
+    ("extra", "adding"), [("", True), ("", False), (" :smoothing 0.1", True), (" :ignore 1", False)]
+)
+def test_the_head_in_chunks(tmp_path: Path, seq: int, vocab: int, rows: int, extra: str, adding: bool) -> None:
+    """Into gradients that are added to, and into those that the first chunk begins."""
+    graph = graph_of(tmp_path, HEAD.format(seq=seq, vocab=vocab, rows=rows, extra=extra), adding)
     plans = plans_of(graph, TileSizes(smallest=1, parallel=64, sequential=vocab * 4 * 3, least_rows=3))
     if seq > 1:
         assert any(loop.sizes == () for loop in plans.loops)
