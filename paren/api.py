@@ -24,6 +24,7 @@ from paren.forecast.plans import Plans, make_plans
 from paren.forecast.target import absent_target, present_target
 from paren.inspect.compiling import compile_plans, compiling_since
 from paren.inspect.explain import Explanation, explain
+from paren.inspect.profiling import Profiling
 from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
 from paren.ir.program import Program, Value
@@ -186,14 +187,17 @@ class Experiment:
         tensorboard: bool = False,
         data_root: str | Path | None = None,
         allow_new_layout: bool = False,
+        profile: bool = False,
         progress: ProgressView | None = None,
     ) -> Run:
         """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
 
-        Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total.
+        Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
+        writes `report/trace.json`, and tells where the time of a step goes.
         """
         view = progress if progress is not None else Silent()
         environment = read_environment()
+        profiling = Profiling() if profile else None
         with StopSignals() as signals:
             try:
                 opened = open_device(device or environment.device, threads, environment.cache / "kernels")
@@ -218,8 +222,13 @@ class Experiment:
                     ),
                     view,
                     signals,
+                    profiling,
                 )
-                outcome = start.run()
+                try:
+                    outcome = start.run()
+                finally:
+                    for line in profiling.finish(start.options.out) if profiling is not None else ():
+                        view.notice(line)
             finally:
                 view.end()
         return Run(outcome.out, outcome.ended, outcome.exit_code, outcome.step)
@@ -236,7 +245,13 @@ class Experiment:
         return data
 
     def _start(
-        self, device: Device, data: Dataset, options: RunOptions, view: ProgressView, signals: StopSignals
+        self,
+        device: Device,
+        data: Dataset,
+        options: RunOptions,
+        view: ProgressView,
+        signals: StopSignals,
+        profiling: Profiling | None,
     ) -> Start:
         program = self.program
         count = program.data.options.get("evaluation-count")
@@ -251,23 +266,29 @@ class Experiment:
         def make_engine() -> CompiledEngine:
             if data.tokenizer is not None:
                 data.tokenizer.save(options.out / TOKENIZER)
-            return self._compile(device, options.out, view)
+            return self._compile(device, options.out, view, profiling)
 
         experiment = training.Experiment.of(program, self.digest(data))
-        return Start(experiment, options, splits, make_engine, view, signals)
+        watched = profiling.profile if profiling is not None else None
+        return Start(experiment, options, splits, make_engine, view, signals, profile=watched)
 
-    def _compile(self, device: Device, out: Path, view: ProgressView) -> CompiledEngine:
+    def _compile(self, device: Device, out: Path, view: ProgressView, profiling: Profiling | None) -> CompiledEngine:
         """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
+        environment = read_environment()
+        limits = None
+        if device.target:
+            cache = environment.cache
+            limits = read_limits(device, cache) if profiling is None else limits_of(device, cache, again=True)
         compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
         engine = CompiledEngine(self.program, self.plans, device)
-        environment = read_environment()
-        limits = read_limits(device, environment.cache) if device.target else None
         target = present_target(device, limits, environment.memory, "PAREN_MEMORY")
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(self.program, self.plans, target, compiling, device.notes)
         report.write(out, Files())
         for line in report.short:
             view.notice(line)
+        if profiling is not None:
+            profiling.attach(engine, report)
         return engine
 
 

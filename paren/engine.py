@@ -37,6 +37,7 @@ from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
 from paren.text.source import Span
 from paren.train.engine import StepSums
+from paren.train.profile import Profile
 
 # What the graphs of a step tell each other, next to the state.
 REGISTERS = {
@@ -107,6 +108,7 @@ class CompiledEngine:
         self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
         # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
         self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
+        self._profile: Profile | None = None
         self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
         self._gradients = self._vector(layout.trained)
@@ -212,7 +214,9 @@ class CompiledEngine:
     def step(self, batch: GlobalBatch, number: int) -> StepSums:
         """The gradients of a batch and, unless its sums forbid it, update `number`."""
         self._registers[UPDATES][...] = number - 1
-        if self._adds:
+        if self._profile is not None and self._profile.sampling:
+            self._step_alone(batch)
+        elif self._adds:
             self.clear_sums()
             for microbatch in batch.microbatches:
                 self.accumulate(microbatch, batch.position)
@@ -222,6 +226,34 @@ class CompiledEngine:
             self._step()
         self.device.synchronise()
         return self._sums()
+
+    def watch(self, profile: Profile) -> None:
+        """Lets a profile time, one by one, the regions of the steps and calls that it wants."""
+        self._profile = profile
+        self._initialize.observer = profile.observer("initialize", of_step=False)
+        self._evaluate.observer = profile.observer("evaluate", of_step=False)
+        for name, executable in self._diagnostics.items():
+            executable.observer = profile.observer(f"diagnose {name}", of_step=False)
+        self._accumulate.observer = profile.observer("accumulate", of_step=True)
+        self._finish.observer = profile.observer("finish", of_step=True)
+        for (number, key), executable in self._updates.items():
+            executable.observer = profile.observer(f"update {number} {key}".strip(), of_step=True)
+
+    def _step_alone(self, batch: GlobalBatch) -> None:
+        """A step whose regions run one by one, for the profile."""
+        if self._adds:
+            self.clear_sums()
+        for microbatch in batch.microbatches if self._adds else batch.microbatches[:1]:
+            self._batch.fill(microbatch, batch.position)
+            self._run_alone(self._accumulate)
+        self._run_alone(self._finish)
+        if not self._registers[STOP]:
+            for executable in self._updates.values():
+                self._run_alone(executable)
+
+    def _run_alone(self, executable: Executable) -> None:
+        if executable.observer is not None:
+            executable.run_alone(executable.observer)
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""

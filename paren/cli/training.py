@@ -40,6 +40,9 @@ AllowNewLayout = Annotated[
     typer.Option("--allow-new-layout", help="Resume although device or threads differ, which changes the bits."),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Write report/trace.json, and say where the time of a step goes.")
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option(
@@ -71,6 +74,7 @@ def run(
     tensorboard: Tensorboard = False,
     data_root: DataRoot = None,
     allow_new_layout: AllowNewLayout = False,
+    profile: Profile = False,
 ) -> None:
     """Train the network of a file.
 
@@ -91,6 +95,7 @@ def run(
         tensorboard=tensorboard,
         data_root=data_root,
         allow_new_layout=allow_new_layout,
+        profile=profile,
         progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))

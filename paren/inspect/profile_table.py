@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from paren.inspect.explain import Explanation
-from paren.inspect.regions import GraphReport, Region
+from paren.inspect.regions import Region, sum_seconds
 from paren.inspect.screen import WIDTH, fit, show_number, show_place, show_seconds
 from paren.plan.cost import Cost
 from paren.train.profile import Profile
@@ -23,7 +24,7 @@ class ProfileRow:
 
     graph: str
     region: Region
-    count: float
+    count: int
     cost: Cost
     seconds: float
     least: float | None
@@ -73,37 +74,32 @@ def describe_regions(
 
 
 def profile_rows(report: Explanation, names: Mapping[str, str], profile: Profile) -> list[ProfileRow]:
-    """The rows of all graphs, those that took longest first. Times of a graph of the step are sums over a step, those
-    of other graphs over a call, each the mean of what was sampled."""
+    """The rows of all graphs, those that took longest first: for graphs of the step their share of a step, for others
+    that of a call. Each region counts with the least of its sampled times, as a busy machine only adds to them."""
     graphs = {graph.name: graph for graph in report.graphs}
-    groups: dict[tuple[str, str, str, str, str], list[tuple[Region, float]]] = {}
-    calls: dict[str, int] = {}
+    least: dict[tuple[str, int], float] = {}
     for time in profile.region_times:
-        graph = graphs[names[time.graph]]
-        calls[graph.name] = calls.get(graph.name, 0) + (time.number == 0)
-        region = graph.regions[time.number]
-        key = (graph.name, region.kind, region.name, region.result, region.place)
-        groups.setdefault(key, []).append((region, max(time.end - time.begin, 1e-9)))
+        key = (names[time.graph], time.number)
+        least[key] = min(least.get(key, inf), max(time.end - time.begin, 1e-9))
+    groups: dict[tuple[str, str, str, str, str], list[tuple[Region, float]]] = {}
+    for (name, number), seconds in least.items():
+        region = graphs[name].regions[number]
+        groups.setdefault((name, region.kind, region.name, region.result, region.place), []).append((region, seconds))
     rows = []
     for (name, *_), members in groups.items():
-        units = _units(graphs[name], calls[name], profile.sampled_steps)
-        cost = sum((region.cost for region, _ in members), Cost())
-        least = [region.seconds for region, _ in members if region.seconds is not None]
+        calls = max(1, graphs[name].calls)
+        known = sum_seconds(region.seconds for region, _ in members)
         rows.append(
             ProfileRow(
                 name,
                 members[0][0],
-                len(members) / units,
-                Cost(*(round(part / units) for part in vars(cost).values())),
-                sum(seconds for _, seconds in members) / units,
-                sum(least) / units if len(least) == len(members) else None,
+                calls * len(members),
+                sum((region.cost for region, _ in members), Cost()).times(calls),
+                calls * sum(seconds for _, seconds in members),
+                None if known is None else calls * known,
             )
         )
     return sorted(rows, key=lambda row: -row.seconds)
-
-
-def _units(graph: GraphReport, calls: int, steps: int) -> int:
-    return max(1, steps if graph.calls else calls)
 
 
 def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profile) -> list[str]:
@@ -114,7 +110,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
         return ["profile: no step was sampled"]
     total = sum(row.seconds for row in step)
     lines = [
-        f"profile    {show_seconds(total)} a step region by region, the mean of {profile.sampled_steps}"
+        f"profile    {show_seconds(total)} a step region by region, the least of {profile.sampled_steps}"
         f"{_others(profile)}"
     ]
     limits = report.target.limits
@@ -130,7 +126,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
         region = row.region
         reached = f"{100 * row.least / row.seconds:.0f} %" if row.least is not None else ""
         lines.append(
-            f"{show_seconds(row.seconds):>8} {100 * row.seconds / total:>4.1f} % {show_number(row.count):>6}  "
+            f"{show_seconds(row.seconds):>8} {100 * row.seconds / total:>4.1f} % {row.count:>6}  "
             f"{fit(f'{region.kind} {region.name}', 32):<32} {fit(region.result, 24):<24} "
             f"{show_number(row.flop_rate / 1e9):>7} {show_number(row.byte_rate / 1e9):>6} {reached:>8}  "
             f"{show_place(region.place, report.program.path)}"
@@ -147,7 +143,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
 
 
 def _others(profile: Profile) -> str:
-    """What the other steps took, whose regions ran in one call: the least disturbed figure, their median."""
+    """What the other steps took, whose regions ran in one call: their median."""
     times = sorted(
         event.end - event.begin
         for event in profile.events

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -33,6 +34,17 @@ class NonFinite:
     span: Span
 
 
+class Observer(Protocol):
+    """Asked before each call whether its steps are to be run one by one, and told when each began and ended."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def wants(self) -> bool: ...
+
+    def regions(self, times: list[tuple[float, float]]) -> None: ...
+
+
 class Executable:
     """A plan on a device.
 
@@ -58,6 +70,7 @@ class Executable:
         self._arena: Bytes | None = None
         self._tasks = [self._task(step) for step in plan.steps]
         self._run = device.sequence(self._tasks)
+        self.observer: Observer | None = None
 
     def run(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> dict[str, Array]:
         """Runs all steps. Gives the outputs as views of the arena or the state, valid until the next run.
@@ -66,9 +79,23 @@ class Executable:
         `arena` is uint8[plan.arena_bytes] or longer, on 64 bytes. Raises `InternalError` if an array does not fit.
         """
         self.bind(state, inputs, arena)
-        self._run()
-        self.device.synchronise()
+        if self.observer is not None and self.observer.wants():
+            self.run_alone(self.observer)
+        else:
+            self._run()
+            self.device.synchronise()
         return {name: self._cells[buffer].array for name, buffer in self.plan.outputs.items()}
+
+    def run_alone(self, observer: Observer) -> None:
+        """Runs all steps, as they are bound, each alone: the same bits, and the time of each for the observer."""
+        calls = [self.device.sequence([task]) for task in self._tasks]
+        clock, times = observer.clock, []
+        for call in calls:
+            begin = clock()
+            call()
+            self.device.synchronise()
+            times.append((begin, clock()))
+        observer.regions(times)
 
     def first_nonfinite(
         self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes, graph: Graph | None = None

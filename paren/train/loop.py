@@ -23,6 +23,7 @@ from paren.train.event_files import EventFiles
 from paren.train.experiment import Experiment, TrainingData
 from paren.train.metrics import MetricsWriter
 from paren.train.nonfinite import check_weight, find_origin, limit_error, stop_error
+from paren.train.profile import Profile, profiled, profiled_step
 from paren.train.progress import ProgressView
 from paren.train.signals import StopSignals
 from paren.train.state import Json, LoopState
@@ -63,6 +64,7 @@ class Session:
     status: StatusFile
     progress: ProgressView
     signals: StopSignals
+    profile: Profile | None = None
     clock: Callable[[], float] = time.perf_counter
     peak_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
@@ -88,12 +90,18 @@ def train(session: Session) -> str:
         return COMPLETE
     session.progress.begin(first, session.stop)
     session.status.running(TRAINING)
+    profile = session.profile
+    if profile is not None:
+        profile.begin(first, session.stop)
     with session.data.batches(first, session.stop) as batches:
         started = session.clock()
         for batch in batches:
+            if profile is not None:
+                profile.waited(started)
             if session.signals.stop_asked:
                 break
-            step = train_step(session, batch)
+            with profiled_step(profile, batch.position):
+                step = train_step(session, batch)
             session.pace.seconds += session.clock() - started
             session.status.progress(state.step, state.samples)
             if _evaluation_due(session):
@@ -153,7 +161,8 @@ def evaluate(session: Session) -> dict[str, Json]:
     """`evaluation/loss` and the metrics: weighted means over the whole split, exact for any split into batches."""
     session.progress.phase("evaluating")
     session.status.running("evaluating")
-    means = weighted_means(session.engine, session.data.evaluation())
+    with profiled(session.profile, "evaluation", "evaluate"):
+        means = weighted_means(session.engine, session.data.evaluation())
     session.status.running(TRAINING)
     session.progress.phase("")
     return {f"evaluation/{name}": value for name, value in means.items()}
@@ -178,7 +187,8 @@ def save(session: Session) -> int:
     session.metrics.sync()
     if session.events is not None:
         session.events.flush()
-    session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
+    with profiled(session.profile, f"checkpoint {state.step}", "save"):
+        session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
     kept = [each.manifest.loop.best for each in session.checkpoints.all()[0]]
     session.best.retire({best.file for best in [*kept, state.best] if best is not None})
     session.status.running(TRAINING)

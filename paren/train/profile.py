@@ -44,26 +44,45 @@ class RegionTime:
     end: float
 
 
+@dataclass(frozen=True)
+class GraphObserver:
+    """What an executable asks before each call of its graph, and tells after it: see `paren.runtime.executor`."""
+
+    profile: Profile
+    graph: str
+    of_step: bool
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return self.profile.clock
+
+    def wants(self) -> bool:
+        return self.profile.wants(self.graph, self.of_step)
+
+    def regions(self, times: list[tuple[float, float]]) -> None:
+        self.profile.regions(self.graph, times)
+
+
 class Profile:
-    """Collects events. The loop calls `begin`, `step` and `span`, the engine `wants` and `regions`.
+    """Collects events. The loop calls `begin`, `step`, `waited` and `span`; executables have an observer.
 
     `describe(graph, number)` gives the name and the arguments of a region for its event.
     """
 
-    def __init__(
-        self,
-        describe: Callable[[str, int], tuple[str, Mapping[str, Json]]],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
+        self.describe: Callable[[str, int], tuple[str, Mapping[str, Json]]] = lambda graph, number: (graph, {})
         self.events: list[Event] = []
         self.region_times: list[RegionTime] = []
         self.sampled_steps = 0
-        self._describe = describe
+        self.sampling = False  # whether this step is run region by region
         self._start = clock()
         self._sampled: range = range(0)
-        self._in_sample = False
         self._calls: dict[str, int] = {}
+
+    def observer(self, graph: str, *, of_step: bool) -> GraphObserver:
+        """The observer of a graph; `of_step`: every training step runs it."""
+        return GraphObserver(self, graph, of_step)
 
     def begin(self, first: int, stop: int) -> None:
         """Positions `first` up to `stop` will be trained: the first of them warm up, as far as there are others."""
@@ -73,14 +92,13 @@ class Profile:
     @contextmanager
     def step(self, position: int) -> Iterator[None]:
         """Around one training step."""
-        self._in_sample = position in self._sampled
-        self.sampled_steps += self._in_sample
-        kind: dict[str, Json] = {"sampled": self._in_sample}
+        self.sampling = position in self._sampled
+        self.sampled_steps += self.sampling
         try:
-            with self.span(f"step {position + 1}", "step", **kind):
+            with self.span(f"step {position + 1}", "step", sampled=self.sampling):
                 yield
         finally:
-            self._in_sample = False
+            self.sampling = False
 
     @contextmanager
     def span(self, name: str, category: str, **arguments: Json) -> Iterator[None]:
@@ -91,6 +109,10 @@ class Profile:
         finally:
             self.add(Event(name, category, begin, self.clock(), arguments))
 
+    def waited(self, begin: float) -> None:
+        """The loop had no batch from `begin`, on the profile's clock, until now."""
+        self.add(Event("wait for data", "wait", begin, self.clock()))
+
     def add(self, event: Event) -> None:
         """Keeps an event; beyond `MOST_EVENTS` it is dropped."""
         if len(self.events) < MOST_EVENTS:
@@ -100,7 +122,7 @@ class Profile:
         """Whether the next call of a graph is to be run region by region: those of a sampled step, and the first calls
         of a graph that no step runs."""
         if of_step:
-            return self._in_sample
+            return self.sampling
         calls = self._calls[graph] = self._calls.get(graph, 0) + 1
         return calls <= SAMPLED
 
@@ -111,7 +133,7 @@ class Profile:
         self.add(Event(graph, "graph", times[0][0], times[-1][1]))
         for number, (begin, end) in enumerate(times):
             self.region_times.append(RegionTime(graph, number, begin, end))
-            name, arguments = self._describe(graph, number)
+            name, arguments = self.describe(graph, number)
             self.add(Event(name, "region", begin, end, arguments))
 
     @property
@@ -147,6 +169,11 @@ class Profile:
             raise not_writable(path, error) from error
 
 
-def span(profile: Profile | None, name: str, category: str) -> AbstractContextManager[None]:
+def profiled(profile: Profile | None, name: str, category: str) -> AbstractContextManager[None]:
     """`Profile.span`, or nothing where there is no profile."""
     return nullcontext() if profile is None else profile.span(name, category)
+
+
+def profiled_step(profile: Profile | None, position: int) -> AbstractContextManager[None]:
+    """`Profile.step`, or nothing where there is no profile."""
+    return nullcontext() if profile is None else profile.step(position)

@@ -18,6 +18,7 @@ from paren.train.files import Files
 from paren.train.lock import RunLock
 from paren.train.loop import AT_SIGNAL, COMPLETE, Session, train
 from paren.train.metrics import MetricsWriter
+from paren.train.profile import Profile
 from paren.train.progress import ProgressView
 from paren.train.resume import Candidates, find_checkpoints, restore_newest
 from paren.train.run_directory import Place
@@ -59,6 +60,7 @@ class Start:
     progress: ProgressView
     signals: StopSignals
     files: Files = field(default_factory=Files)
+    profile: Profile | None = None
 
     def run(self) -> Outcome:
         """Raises ParenError for all that can go wrong; the status then says `failed`, with the code."""
@@ -147,6 +149,7 @@ class Start:
                 status=file,
                 progress=self.progress,
                 signals=self.signals,
+                profile=self.profile,
             )
             return self._end(session, train(session))
 

@@ -154,10 +154,8 @@ def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, w
     assert main(["run", "gpt.paren"]) == 0
     assert interface.asked == [(Path("gpt.paren"), None, ()), {}]
     assert written() == ("outputs/gpt\n", "")
-    options = (
-        "--steps 5 --device reference --out o --checkpoints c --resume auto --threads 2 --tensorboard --data-root d"
-    )
-    assert main(["run", "gpt.paren", *options.split(), "--overwrite"]) == 0
+    options = "--steps 5 --device reference --out o --checkpoints c --resume auto --threads 2 --data-root d"
+    assert main(["run", "gpt.paren", *options.split(), "--tensorboard", "--profile", "--overwrite"]) == 0
     assert interface.asked[-1] == {
         "steps": 5,
         "device": "reference",
@@ -166,6 +164,7 @@ def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, w
         "resume": "auto",
         "threads": 2,
         "tensorboard": True,
+        "profile": True,
         "data_root": Path("d"),
         "overwrite": True,
     }
