@@ -17,6 +17,7 @@ from paren.data.tokenizer import Tokenizer, load_tokenizer
 from paren.ir.op import Array
 from paren.ir.program import Model, Program, Value
 from paren.lang.elaborate import elaborate_kept
+from paren.passes.precision import set_precision
 from paren.pipeline import plan_graph
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
@@ -144,7 +145,7 @@ class RestoredModel:
         if executable is None:
             if len(self._executables) == MOST_PLANS:
                 del self._executables[next(iter(self._executables))]
-            plan = plan_graph(self.model.forward(rows))
+            plan = plan_graph(set_precision(self.model.forward(rows), self.program.run.precision))
             executable = self._executables[rows] = Executable(self.device, plan)
             if max(64, plan.arena_bytes) > len(self._arena):
                 self._arena = self.device.allocate(max(64, plan.arena_bytes))

@@ -151,16 +151,17 @@ def _seed(options: Options) -> int:
 
 def _precision(options: Options) -> str:
     precision = options.choice("precision", ("off", "bfloat16", "float16"), default_word("precision"))
-    if precision != "off":
+    if precision == "float16":
         options.session.record(
             ParenError(
                 "E-DEFRUN-004",
-                f":precision {precision} is not available in this version",
+                ":precision float16 needs CUDA, which this version of paren does not have yet",
                 options.place("precision"),
-                fix="write :precision off, which computes in float32",
+                fix="write :precision bfloat16, which the CPU computes in, or off for float32",
             )
         )
-    return "off"
+        return "off"
+    return precision
 
 
 def _best(options: Options, key: str, metrics: list[str]) -> Best | None:

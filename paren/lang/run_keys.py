@@ -58,7 +58,13 @@ RUN_KEYS = (
     ),
     RunKey("steps", "an integer of at least 1", None, "`:epochs` is needed", "Optimizer steps in all."),
     RunKey("epochs", "an integer of at least 1", None, "`:steps` is needed", "Passes over the training data."),
-    RunKey("precision", "`off`", "off", "", "Off computes in float32. Others are for later versions."),
+    RunKey(
+        "precision",
+        "`off` or `bfloat16`",
+        "off",
+        "",
+        "Off computes in float32. With `bfloat16` products take bfloat16; parameters and sums stay in float32.",
+    ),
     RunKey(
         "evaluate-every",
         "an integer of at least 1",

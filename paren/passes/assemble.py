@@ -3,6 +3,8 @@
 One step runs `accumulate` for every microbatch, then `finish`, then, unless that says `$stop`, the updates. Losses and
 gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
 is split into microbatches cannot change the result by more than rounding.
+
+The graphs that run the model, all but finish and update, come in the precision of the run.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from paren.ir.program import Program, UpdateGroup
 from paren.ir.rebuild import rebuild
 from paren.ir.types import DType, TensorType
 from paren.passes.gradient import differentiate
+from paren.passes.precision import set_precision
 from paren.text.errors import InternalError
 from paren.text.source import Span
 
@@ -43,13 +46,11 @@ def accumulation(program: Program, *, adding: bool) -> Graph:
         WEIGHT: builder.emit("cast", (total_weight,), {"dtype": DType.FLOAT64}, total_weight.span),
     }
     sums |= {gradient_slot(name): gradient for name, gradient in zip(used, gradients, strict=True)}
-    if not adding:
-        return builder.graph(sums)
-    outputs: dict[str, Node] = {}
-    for name, part in sums.items():
+    outputs = dict(sums)
+    for name, part in sums.items() if adding else ():
         slot = builder.input(name, part.type, "state", part.span)
         outputs[name] = builder.emit("add", (slot, part), {}, part.span)
-    return builder.graph(outputs)
+    return set_precision(builder.graph(outputs), program.run.precision, [gradient_slot(name) for name in used])
 
 
 def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
@@ -134,7 +135,7 @@ def evaluation(program: Program) -> Graph:
     for name, value, weight in names:
         total, total_weight = _weighted_sums(builder, found[value], found[weight])
         outputs[f"sum:{name}"], outputs[f"weight:{name}"] = total, total_weight
-    return builder.graph(outputs)
+    return set_precision(builder.graph(outputs), program.run.precision)
 
 
 def diagnosis(program: Program, name: str) -> Graph:
@@ -157,7 +158,7 @@ def diagnosis(program: Program, name: str) -> Graph:
         result = builder.emit("div", (total, total_weight), {}, value.span)
     else:
         raise InternalError("assemble", f"diagnostic {name} has the unknown reducer {diagnostic.reduce}")
-    return builder.graph({"value": result, "weight": total_weight})
+    return set_precision(builder.graph({"value": result, "weight": total_weight}), program.run.precision)
 
 
 def _weighted_sums(builder: Builder, value: Node, weight: Node) -> tuple[Node, Node]:

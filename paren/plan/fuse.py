@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from paren.ir.graph import Graph, Node
 from paren.plan.plan import Refusal
-from paren.plan.storage import Storage, decide_storage, is_reduction
+from paren.plan.storage import Storage, decide_storage, is_reduction, is_rounding
 from paren.text.errors import InternalError
 
 FEW_ROWS = 64
@@ -123,11 +123,9 @@ class _Fuser:
         return Fusion(self.graph, self.storage, order, self._kept(), tuple(self.refusals.values()))
 
     def _is_result(self, node: Node) -> bool:
-        """A transpose that a product writes: it belongs to the product's group."""
-        if node.op.name != "transpose":
-            return False
+        """A transpose or rounding that a product writes: it belongs to the product's group."""
         contraction = node
-        while contraction.op.name in ("reshape", "transpose"):
+        while contraction.op.name in ("reshape", "transpose") or is_rounding(contraction):
             contraction = contraction.args[0]
         call = self.storage.products.get(contraction.number)
         if call is None or call.result is not node:

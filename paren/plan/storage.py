@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paren.ir.graph import Graph, Node
+from paren.ir.types import DType
 from paren.plan.product import Shape, View, contiguous, product_of, reshape_view
 from paren.text.errors import InternalError
 
@@ -27,8 +28,11 @@ BROADCAST_GROWTH = 8
 @dataclass(frozen=True)
 class ProductCall:
     """A contraction as a product. `a` and `b` are views as in the product (after a swap), `result` the node whose
-    buffer it writes: the contraction or its elements in another order, or, with `slot`, the term that it adds to that
-    state input."""
+    buffer it writes: the contraction or its elements rounded to bfloat16 or in another order, or, with `slot`, the term
+    that it adds to that state input.
+
+    The base of an operand in bfloat16 may be the input in float32 that is rounded: the product rounds as it reads.
+    """
 
     node: Node
     shape: Shape
@@ -72,7 +76,7 @@ class Storage:
     aliases: dict[str, Node] = field(default_factory=dict)
     uses: dict[int, Use] = field(default_factory=dict)  # of the nodes that are computed inside their users
     whole: set[int] = field(default_factory=set)  # nodes that are read from memory, never computed inside their users
-    hidden: set[int] = field(default_factory=set)  # nodes that in-place updates and transposed results stand for
+    hidden: set[int] = field(default_factory=set)  # nodes that in-place updates and results in another form stand for
 
     def readable(self, node: Node) -> bool:
         """Whether the node's elements lie in memory, contiguous."""
@@ -82,6 +86,10 @@ class Storage:
 def is_product(node: Node) -> bool:
     """Contractions, which are of floats, are products of the library."""
     return node.op.name == "contract"
+
+
+def is_rounding(node: Node) -> bool:
+    return node.op.name == "cast" and node.dtype is DType.BFLOAT16 and node.args[0].dtype is DType.FLOAT32
 
 
 def is_reduction(node: Node) -> bool:
@@ -145,6 +153,8 @@ def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | No
         offset = inner.offset + sum(s * stride for s, stride in zip(start, inner.strides, strict=True))
         strides = tuple(s * stride for s, stride in zip(step, inner.strides, strict=True))
         return View(inner.base, strides, offset)
+    if is_rounding(node) and node.args[0].op.name == "input":
+        return View(node.args[0], contiguous(node.shape), 0)
     return View(node, contiguous(node.shape), 0)
 
 
@@ -152,49 +162,46 @@ def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | No
 
 
 def _place_results(storage: Storage, outputs: set[int]) -> None:
-    """For every contraction without a slot: the node whose buffer it writes, itself or the last transpose of its only
-    users."""
+    """For every contraction without a slot: the node whose buffer it writes, itself, or what its only users make of it:
+    a rounding, or the last transpose."""
     for node in storage.graph.nodes:
         if not is_product(node) or node.number in storage.products:
             continue
         # The real operands are not known yet; contiguous ones tell whether the transposed result has a product at all.
         left, right = (View(arg, contiguous(arg.shape), 0) for arg in node.args)
-        result = _last_transpose(storage, node, outputs)
-        placed = _result_view(node, result)
-        shape = None if placed is None else product_of(node, left, right, placed)
-        if shape is None:
-            result = node
-            shape = product_of(node, left, right, View(node, contiguous(node.shape), 0))
-        if shape is None:
+        for result in _possible_results(storage, node, outputs):
+            placed = _result_view(node, result)
+            shape = None if placed is None else product_of(node, left, right, placed)
+            if shape is not None:
+                storage.products[node.number] = ProductCall(node, shape, left, right, result, None)
+                storage.hidden |= _chain(storage.products[node.number]) - {result.number}
+                break
+        else:
             raise InternalError("storage", f"{node!r} has no product: `normalise_contractions` was not run")
-        storage.products[node.number] = ProductCall(node, shape, left, right, result, None)
-        storage.hidden |= _chain(storage.products[node.number]) - {result.number}
 
 
-def _last_transpose(storage: Storage, node: Node, outputs: set[int]) -> Node:
-    """The last transpose that `node` reaches through transposes and reshapes, each the only user of the one before it;
-    `node` itself where there is none."""
+def _possible_results(storage: Storage, node: Node, outputs: set[int]) -> list[Node]:
+    """The roundings and transposes that `node` reaches through reshapes and each other, each the only user of the one
+    before it, the last first; then `node` itself."""
     chain = [node]
     while chain[-1].number not in outputs and len(storage.users[chain[-1].number]) == 1:
         (user,) = storage.users[chain[-1].number]
-        if user.op.name not in ("reshape", "transpose"):
+        if user.op.name not in ("reshape", "transpose") and not is_rounding(user):
             break
         chain.append(user)
-    while len(chain) > 1 and chain[-1].op.name != "transpose":
-        chain.pop()
-    return chain[-1]
+    return [made for made in reversed(chain) if made is node or made.op.name != "reshape"]
 
 
 def _result_view(node: Node, result: Node) -> View | None:
-    """The contraction's own dimensions as strides in the buffer of `result`, which is made of it by transposes and
-    reshapes, if by anything; None where the strides are not regular."""
+    """The contraction's own dimensions as strides in the buffer of `result`, which is made of it by transposes,
+    reshapes and roundings, if by anything; None where the strides are not regular."""
     view: View | None = View(result, contiguous(result.shape), 0)
     current = result
     while current is not node and view is not None:
         source = current.args[0]
         if current.op.name == "reshape":
             view = reshape_view(view, current.shape, source.shape)
-        else:
+        elif current.op.name == "transpose":
             axes: tuple[int, ...] = current.attrs["axes"]  # type: ignore[assignment]
             placed = [0] * len(axes)
             for position, axis in enumerate(axes):

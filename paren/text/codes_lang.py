@@ -310,8 +310,8 @@ register(
 register(
     "E-DEFRUN-004",
     "a precision that is not available",
-    "This version computes in float32.",
-    "Write :precision off.",
+    "float16 needs CUDA, which this version does not have yet. The CPU computes in float32 and in bfloat16.",
+    "Write :precision bfloat16 or off.",
 )
 register(
     "E-DEFRUN-005",

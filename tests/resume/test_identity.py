@@ -57,6 +57,7 @@ OTHER = {
     "an initialiser": ("(normal 0.05)", "(normal 0.051)"),
     "an option of the optimizer": (":weight-decay 0.1", ":weight-decay 0.2"),
     "a batch": (":batch 6", ":batch 9"),
+    "a precision": (":clip 1.0", ":clip 1.0 :precision bfloat16"),
     "microbatches": (":microbatches 3", ":microbatches 2"),
     "steps": ("(def steps 20)", "(def steps 21)"),
     "a seed": (":seed 3", ":seed 4"),
