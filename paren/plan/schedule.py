@@ -18,24 +18,17 @@ def schedule(plan: Plan) -> Plan:
     keep their order."""
     arena = {buffer.id for buffer in plan.buffers if buffer.place is Place.ARENA} - set(plan.outputs.values())
     needs = dependencies(plan.steps)
-    ready: dict[int, list[int]] = {}
-    moved: set[int] = set()
+    behind: dict[int, int] = {}  # step that moves -> the last step that stays and has to be before it
     for number, step in enumerate(plan.steps):
         if not arena.intersection(writes_of(step)):
-            moved.add(number)
-            ready.setdefault(max(needs[number], default=-1), []).append(number)
-    order: list[int] = []
-
-    def put(number: int) -> None:
-        order.append(number)
-        for follower in ready.get(number, ()):
-            put(follower)
-
-    for follower in ready.get(-1, ()):
-        put(follower)
+            behind[number] = max((behind.get(need, need) for need in needs[number]), default=-1)
+    ready: dict[int, list[int]] = {}
+    for number, place in behind.items():
+        ready.setdefault(place, []).append(number)
+    order = ready.get(-1, [])
     for number in range(len(plan.steps)):
-        if number not in moved:
-            put(number)
+        if number not in behind:
+            order += [number, *ready.get(number, ())]
     return replace(plan, steps=tuple(plan.steps[number] for number in order))
 
 
