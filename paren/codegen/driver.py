@@ -3,17 +3,14 @@
 A sequence is an array of records of `WORDS` 64-bit words. It runs a number of times, or until a record of the kind
 `STOP_IF` finds its flag (an int32) set. Word 0 is the kind; the meaning of the others:
 
-| word | kernel | product | copy | loop | stop if |
-|---|---|---|---|---|---|
-| 1 | address of the function | address of `sgemm_` or `dgemm_` | number of bytes | address of the body's records | |
-| 2 | number of units | number of matrices | 1 | number of iterations | |
-| 3 | number of threads | number of threads over matrices | 1 | number of threads | |
-| 4 | address of pointers to the parameters | the same: A, B, C | the same: source, target | | the same: flag |
-| 5 | | address of byte offsets, three for each matrix | | | |
-| 6 | | letters of the two transpositions, in its lowest bytes | | number of the body's records | |
-| 7, 8, 9 | | pairs of int32: m n, k lda, ldb ldc | | | |
-| 10, 11 | | alpha, beta as float or double | | | |
-| 12 | the first unit | | | | |
+| word | kernel or product | copy | loop | stop if |
+|---|---|---|---|---|
+| 1 | address of the function | number of bytes | address of the body's records | |
+| 2 | number of units | 1 | number of iterations | |
+| 3 | number of threads | 1 | number of threads | |
+| 4 | address of pointers to the parameters | the same: source, target | | the same: flag |
+| 6 | | | number of the body's records | |
+| 12 | the first unit | | | |
 
 A record in the body of a loop runs whole on the thread of its iteration. Its other words:
 
@@ -24,7 +21,7 @@ A record in the body of a loop runs whole on the thread of its iteration. Its ot
 | 15 | number of pointers, at most `MOST_POINTERS` |
 
 Everything it calls arrives as an address, so the text is one and the same in every process. Units are dealt out in
-contiguous ranges; a kernel computes each unit alike wherever it runs, so the number of threads does not show in bits.
+contiguous ranges; a function computes each unit alike wherever it runs, so the number of threads does not show in bits.
 """
 
 from __future__ import annotations
@@ -37,27 +34,20 @@ MOST_POINTERS = 64
 
 class Kind(IntEnum):
     KERNEL = 0
-    PRODUCT = 1
-    COPY = 2
-    STOP_IF = 3
-    LOOP = 4
+    COPY = 1
+    STOP_IF = 2
+    LOOP = 3
 
 
 class Call(IntEnum):
-    """Places in the table of addresses: libgomp's functions, and the one that sets the threads of products."""
+    """Places in the table of addresses: libgomp's functions."""
 
     PARALLEL = 0
     THREAD = 1
     THREADS = 2
-    PRODUCT_THREADS = 3
 
 
 DRIVER = """
-define internal ptr @word(ptr %record, i64 %number) alwaysinline {
-  %place = getelementptr i64, ptr %record, i64 %number
-  ret ptr %place
-}
-
 define internal i64 @get(ptr %record, i64 %number) alwaysinline {
   %place = getelementptr i64, ptr %record, i64 %number
   %value = load i64, ptr %place
@@ -70,53 +60,12 @@ define internal ptr @address(ptr %record, i64 %number) alwaysinline {
   ret ptr %value
 }
 
-define internal void @products(ptr %record, i64 %begin, i64 %end) {
-entry:
-  %gemm = call ptr @address(ptr %record, i64 1)
-  %parameters = call ptr @address(ptr %record, i64 4)
-  %offsets = call ptr @address(ptr %record, i64 5)
-  %a.base = call ptr @address(ptr %parameters, i64 0)
-  %b.base = call ptr @address(ptr %parameters, i64 1)
-  %c.base = call ptr @address(ptr %parameters, i64 2)
-  %transpose.a = call ptr @word(ptr %record, i64 6)
-  %transpose.b = getelementptr i8, ptr %transpose.a, i64 1
-  %m = call ptr @word(ptr %record, i64 7)
-  %n = getelementptr i32, ptr %m, i64 1
-  %k = call ptr @word(ptr %record, i64 8)
-  %lda = getelementptr i32, ptr %k, i64 1
-  %ldb = call ptr @word(ptr %record, i64 9)
-  %ldc = getelementptr i32, ptr %ldb, i64 1
-  %alpha = call ptr @word(ptr %record, i64 10)
-  %beta = call ptr @word(ptr %record, i64 11)
-  %some = icmp slt i64 %begin, %end
-  br i1 %some, label %loop, label %done
-loop:
-  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
-  %row = mul i64 %i, 3
-  %line = getelementptr i64, ptr %offsets, i64 %row
-  %a.offset = call i64 @get(ptr %line, i64 0)
-  %b.offset = call i64 @get(ptr %line, i64 1)
-  %c.offset = call i64 @get(ptr %line, i64 2)
-  %a = getelementptr i8, ptr %a.base, i64 %a.offset
-  %b = getelementptr i8, ptr %b.base, i64 %b.offset
-  %c = getelementptr i8, ptr %c.base, i64 %c.offset
-  call void %gemm(
-    ptr %transpose.a, ptr %transpose.b, ptr %m, ptr %n, ptr %k,
-    ptr %alpha, ptr %a, ptr %lda, ptr %b, ptr %ldb, ptr %beta, ptr %c, ptr %ldc, i64 1, i64 1)
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %end
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-
 define internal void @range(ptr %record, i64 %begin, i64 %end, i64 %thread) {
 entry:
   %kind = call i64 @get(ptr %record, i64 0)
   %parameters = call ptr @address(ptr %record, i64 4)
-  switch i64 %kind, label %kernel [ i64 1, label %product
-                                    i64 2, label %copy
-                                    i64 4, label %loop ]
+  switch i64 %kind, label %kernel [ i64 1, label %copy
+                                    i64 3, label %loop ]
 kernel:
   %function = call ptr @address(ptr %record, i64 1)
   %first = call i64 @get(ptr %record, i64 12)
@@ -134,9 +83,6 @@ iteration:
   %more = icmp slt i64 %next, %end
   br i1 %more, label %iteration, label %finished
 finished:
-  ret void
-product:
-  call void @products(ptr %record, i64 %begin, i64 %end)
   ret void
 copy:
   %bytes = call i64 @get(ptr %record, i64 1)
@@ -216,27 +162,18 @@ define internal void @part(ptr %work) {
   ret void
 }
 
-define i64 @run(ptr %records, i64 %count, ptr %table, i64 %threads, i64 %times) {
+define i64 @run(ptr %records, i64 %count, ptr %table, i64 %times) {
 entry:
   %work = alloca [2 x ptr]
   %work.table = getelementptr ptr, ptr %work, i64 1
   store ptr %table, ptr %work.table
   %parallel = call ptr @address(ptr %table, i64 0)
-  %limit = call ptr @address(ptr %table, i64 3)
-  %limited = icmp ne ptr %limit, null
-  %wanted = trunc i64 %threads to i32
-  br i1 %limited, label %set, label %start
-set:
-  %before = call i32 %limit(i32 %wanted)
-  br label %start
-start:
-  %old = phi i32 [ 0, %entry ], [ %before, %set ]
   %some.records = icmp slt i64 0, %count
   %some.times = icmp slt i64 0, %times
   %some = and i1 %some.records, %some.times
   br i1 %some, label %pass, label %finish
 pass:
-  %done = phi i64 [ 0, %start ], [ %done.next, %passed ]
+  %done = phi i64 [ 0, %entry ], [ %done.next, %passed ]
   br label %step
 step:
   %i = phi i64 [ 0, %pass ], [ %next, %stepped ]
@@ -245,7 +182,7 @@ step:
   %kind = call i64 @get(ptr %record, i64 0)
   %units = call i64 @get(ptr %record, i64 2)
   %team = call i64 @get(ptr %record, i64 3)
-  %asks = icmp eq i64 %kind, 3
+  %asks = icmp eq i64 %kind, 2
   br i1 %asks, label %ask, label %act
 ask:
   %parameters = call ptr @address(ptr %record, i64 4)
@@ -273,12 +210,7 @@ passed:
   %again = icmp slt i64 %done.next, %times
   br i1 %again, label %pass, label %finish
 finish:
-  %result = phi i64 [ 0, %start ], [ %done, %ask ], [ %done.next, %passed ]
-  br i1 %limited, label %restore, label %leave
-restore:
-  %ignored = call i32 %limit(i32 %old)
-  br label %leave
-leave:
+  %result = phi i64 [ 0, %entry ], [ %done, %ask ], [ %done.next, %passed ]
   ret i64 %result
 }
 """

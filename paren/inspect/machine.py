@@ -8,11 +8,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from paren.inspect.examination import FAIL, NOTE, PASS, Row
+from paren.ir.types import DType
+from paren.plan.plan import Matrix, Product
 from paren.runtime.cache import KernelCache
 from paren.runtime.device import open_device
-from paren.runtime.library import find_blas, find_openmp
 from paren.runtime.memory import available_memory, processor_quota
+from paren.runtime.openmp import find_openmp
+from paren.runtime.task import Cell
 from paren.text.errors import ParenError
 
 LITTLE_MEMORY = 1 << 30  # bytes
@@ -38,11 +43,23 @@ def check_compiler() -> Row:
 
 
 def check_products() -> Row:
-    """The matrix products that torch's library exports, or the slower way through torch."""
-    if find_blas() is None:
-        detail = "torch's library exports no matrix product; products go through torch, small ones slower"
-        return Row("matrix products", NOTE, detail, "E-DEV-105")
-    return Row("matrix products", PASS, "sgemm and dgemm of torch's library")
+    """The product of matrices that paren compiles for this processor, on a small case with an exact answer."""
+
+    def attempt() -> str:
+        from paren.runtime.cpu import CpuDevice  # llvmlite
+
+        device, size = CpuDevice(1), 40
+        lines = Matrix(0, 0, size, False, ())
+        product = Product(lines, lines, lines, size, size, size, (), False, (), ())
+        numbers = np.arange(size * size, dtype=np.float32).reshape(size, size) % 7
+        result = np.zeros_like(numbers)
+        device.library(product, (DType.FLOAT32,) * 3, Cell(numbers), Cell(numbers), Cell(result)).run()
+        if not np.array_equal(result, numbers @ numbers):
+            raise ArithmeticError("a product of small integers is wrong")
+        tile = device.compiler.tile
+        return f"tiles of {tile.rows} x {tile.columns(DType.FLOAT32)} in vectors of {tile.bits} bits"
+
+    return _attempt("matrix products", FAIL, "E-DEV-104", attempt)
 
 
 def check_threads() -> Row:

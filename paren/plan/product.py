@@ -164,7 +164,8 @@ def _merge(dimensions: list[_Dimension]) -> tuple[_Dimension, list[_Dimension]]:
 def _operand(
     offset: int, rows: int, columns: int, row_stride: int, column_stride: int, batch: tuple[int, ...]
 ) -> Operand | None:
-    """The matrix with these strides as BLAS takes it, or None. The stride of a dimension of size 1 does not matter."""
+    """The matrix with these strides if it has a column or a row stride of 1, or None. The stride of a dimension of
+    size 1 does not matter."""
     if columns == 1 or column_stride == 1:
         leading = columns if rows == 1 else row_stride
         if leading >= columns:

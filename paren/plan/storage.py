@@ -84,7 +84,7 @@ class Storage:
 
 
 def is_product(node: Node) -> bool:
-    """Contractions, which are of floats, are products of the library."""
+    """Contractions, which are of floats, are products of matrices."""
     return node.op.name == "contract"
 
 

@@ -1,4 +1,4 @@
-"""The CPU: kernels as machine code on the threads of libgomp, products by BLAS, a whole plan in one native call."""
+"""The CPU: kernels as machine code on the threads of libgomp, products included, a whole plan in one native call."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from paren.codegen.division import divide, workspace_bytes
 from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
 from paren.codegen.llvm import emit_kernel, parallel_units
 from paren.codegen.loops import arrange, work
+from paren.codegen.product import Pointer, emit_product
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
-from paren.runtime import library
 from paren.runtime.cache import KernelCache
-from paren.runtime.library import Blas
+from paren.runtime.matrices import multiply
 from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
 from paren.runtime.native import Compiler
-from paren.runtime.task import Addresses, Cell, Runs, Task, Words
+from paren.runtime.openmp import find_openmp
+from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
 from paren.text.errors import InternalError
 
 PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
+PARALLEL_PRODUCT = 1 << 19  # the same for multiply-adds of products
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,19 @@ class _Loaded:
     work: int
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """A product whose table of pointers lacks A, B and C, which belong at `places`; `held` is what others point to."""
+
+    loaded: _Loaded
+    pointers: Addresses
+    places: tuple[int, int, int]
+    held: tuple[object, ...]
+
+
 class CpuDevice:
-    """`threads` None means the physical cores this process may use. `openmp` and `blas` False switch to the
-    fall-backs: a pool of Python threads, and torch's own product."""
+    """`threads` None means the physical cores this process may use. `openmp` False switches to the
+    fall-back: a pool of Python threads."""
 
     name = "cpu"
 
@@ -52,14 +65,14 @@ class CpuDevice:
         reason: str = "",
         *,
         openmp: bool = True,
-        blas: bool = True,
     ) -> None:
         self.threads = threads if threads is not None else default_threads()
         self.reason = reason
         self.compiler = Compiler(KernelCache(cache))
         self._kernels: dict[str, _Loaded] = {}
-        self._openmp = library.find_openmp() if openmp else None
-        self._use_blas = blas
+        self._products: dict[DType, int] = {}
+        self._workspaces: Bytes | None = None
+        self._openmp = find_openmp() if openmp else None
         self._pool: ThreadPoolExecutor | None = None
         self._fallbacks: list[str] = []
         if self.threads > 1 and self._openmp is None:
@@ -69,11 +82,7 @@ class CpuDevice:
             self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="paren")
         self._table = np.zeros(len(Call), np.uint64)
         if self._openmp is not None:
-            self._table[: Call.PRODUCT_THREADS] = (
-                self._openmp.parallel,
-                self._openmp.thread,
-                self._openmp.threads,
-            )
+            self._table[:] = (self._openmp.parallel, self._openmp.thread, self._openmp.threads)
         self._run = RUN(self.compiler.load({"driver": DRIVER}, "run")["driver"])
 
     @property
@@ -112,74 +121,47 @@ class CpuDevice:
         pointers = np.zeros(len(cells), np.uint64)
         for place, cell in enumerate(cells):
             cell.watch(pointers, place)
-        shared = self.threads > 1 and loaded.work >= PARALLEL_WORK and loaded.units > 1
+        return self._units(loaded, pointers, PARALLEL_WORK, *cells)
+
+    def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
+        if product.rounded:
+            return Task(lambda: multiply(product, a.array, b.array, c.array))
+        bound = self._product(product, dtypes[2])
+        for place, cell in zip(bound.places, (a, b, c), strict=True):
+            cell.watch(bound.pointers, place)
+        return self._units(bound.loaded, bound.pointers, PARALLEL_PRODUCT, bound, a, b, c)
+
+    def _product(self, product: Product, dtype: DType) -> _Bound:
+        """A product without its operands' addresses."""
+        shape = self.compiler.tile
+        if self._workspaces is None:
+            self._workspaces = self.allocate(self.threads * workspace_bytes(shape))
+        if dtype not in self._products:
+            text = emit_product(shape, dtype, "product")
+            self._products[dtype] = self.compiler.load({dtype.value: text}, "product")[dtype.value]
+        division = divide(product, dtype, shape, self.threads)
+        work = product.m * product.n * product.k * len(division.offsets)
+        loaded = _Loaded(self._products[dtype], division.units, work)
+        pointers = np.zeros(len(Pointer), np.uint64)
+        held = (division.table, division.offsets, self._workspaces)
+        pointers[Pointer.TABLE :] = [address_of(array) for array in held]
+        places = (Pointer.B, Pointer.A, Pointer.C) if division.swapped else (Pointer.A, Pointer.B, Pointer.C)
+        return _Bound(loaded, pointers, places, held)
+
+    def _units(self, loaded: _Loaded, pointers: Addresses, least: int, *keep: object) -> Task:
+        """A task for the units of a function; those with at least that much work are shared by all threads."""
+        shared = self.threads > 1 and loaded.work >= least and loaded.units > 1
         record = np.zeros((1, WORDS), np.int64)
         record[0, :5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
         if shared and self._pool is not None:
-            return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *cells))
-        return self._native(record, pointers, *cells)
-
-    def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
-        library.check(product)
-        if product.rounded:
-            return Task(lambda: library.multiply_with_numpy(product, a.array, b.array, c.array))
-        dtype = dtypes[2]
-        blas = library.find_blas() if self._use_blas else None
-        if blas is None:
-            text = "torch's library exports no BLAS: torch multiplies, which costs more for each step"
-            if text not in self._fallbacks:
-                self._fallbacks.append(text)
-            return Task(lambda: library.multiply_with_torch(product, a.array, b.array, c.array))
-        record, pointers, keep = self._product(blas, product, dtype, self.threads)
-        for place, cell in enumerate((b, a, c)):
-            cell.watch(pointers, place)
-        return self._native(record, *keep, a, b, c)
-
-    def _product(
-        self, blas: Blas, product: Product, dtype: DType, threads: int
-    ) -> tuple[Words, Addresses, tuple[object, ...]]:
-        """The record of a product, int64[1 WORDS], the table of its pointers in BLAS's order (B, A, C), and what it
-        points to."""
-        if blas.limit is not None:
-            self._table[Call.PRODUCT_THREADS] = blas.limit
-        # C' = B' A': BLAS's first operand is ours second, and a row-major matrix is its transpose to BLAS.
-        offsets = library.batch_offsets(product, dtype.bytes)[:, [1, 0, 2]].copy()
-        pointers = np.zeros(3, np.uint64)
-        count = len(offsets)
-        small = 2 * product.m * product.n * product.k < library.SMALL
-        shared = threads > 1 and self._openmp is not None and small and count > 1
-        shared = shared and count * product.m * product.n * product.k >= PARALLEL_WORK
-        records = np.zeros((1, WORDS), np.int64)
-        record = records[0]
-        record[:6] = (
-            Kind.PRODUCT,
-            blas.dgemm if dtype == DType.FLOAT64 else blas.sgemm,
-            count,
-            threads if shared else 1,
-            pointers.ctypes.data,
-            offsets.ctypes.data,
-        )
-        letters = record[6:7].view(np.uint8)
-        letters[:2] = [ord("T" if matrix.transposed else "N") for matrix in (product.b, product.a)]
-        record[7:10].view(np.int32)[:] = (
-            product.n,
-            product.m,
-            product.k,
-            product.b.leading,
-            product.a.leading,
-            product.c.leading,
-        )
-        factors = (1.0, 1.0 if product.accumulate else 0.0)
-        if dtype == DType.FLOAT64:
-            record[10:12].view(np.float64)[:] = factors
-        else:
-            record[10:12].view(np.float32)[::2] = factors
-        return records, pointers, (pointers, offsets)
+            return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *keep))
+        return self._native(record, pointers, *keep)
 
     def loop(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
         if loop.lanes > 1:
             return self._side_by_side(loop, cells)
-        parts = [self._piece(loop, piece, cells, self.threads) for piece in loop.body]
+        threads = self.threads if self._openmp is not None else 1
+        parts = [self._piece(loop, piece, cells, threads) for piece in loop.body]
         return self._native(np.concatenate([record for record, _ in parts]), *(keep for _, keep in parts))
 
     def _side_by_side(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
@@ -198,29 +180,25 @@ class CpuDevice:
         """The record of a piece, int64[1 WORDS], and what it points to."""
         step = piece.step
         ids = step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
-        table, lanes = _tables(loop, piece, ids)
-        pointers = np.zeros(len(ids), np.uint64)
         offsets = [offset * dtype.bytes for offset, dtype in zip(piece.offsets, piece.dtypes, strict=True)]
+        held: tuple[object, ...] = ()
         if isinstance(step, Launch):
             loaded = self._kernels[_key(step.kernel, arrange(step.kernel).lane is not None)]
-            record = np.zeros((1, WORDS), np.int64)
-            record[0, :5] = (Kind.KERNEL, loaded.address, piece.rows, threads, pointers.ctypes.data)
-            record[0, 12] = piece.first
-            keep: tuple[object, ...] = (pointers,)
+            pointers = np.zeros(len(ids), np.uint64)
+            places, units = tuple(range(len(ids))), piece.rows
         else:
-            blas = library.find_blas() if self._use_blas else None
-            if blas is None:
-                raise InternalError("runtime", "a loop needs a product of its own")
-            record, pointers, keep = self._product(blas, step, piece.dtypes[2], threads)
-            offsets = [offsets[1], offsets[0], offsets[2]]
-            ids = (ids[1], ids[0], ids[2])
-            table, lanes = table[:, [1, 0, 2, 3]].copy(), lanes[[1, 0, 2]].copy()
-        for place, (id, offset) in enumerate(zip(ids, offsets, strict=True)):
-            cells[id].watch(pointers, place, offset)
-        if len(ids) > MOST_POINTERS:
+            bound = self._product(step, piece.dtypes[2])
+            loaded, pointers, places, held = bound.loaded, bound.pointers, bound.places, bound.held
+            units, threads = loaded.units, threads if loaded.work >= PARALLEL_PRODUCT else 1
+        if len(pointers) > MOST_POINTERS:
             raise InternalError("runtime", f"{step.nodes[0]} has {len(ids)} parameters, a loop takes {MOST_POINTERS}")
-        record[0, 13:16] = (table.ctypes.data, lanes.ctypes.data, len(ids))
-        return record, (*keep, table, lanes, *(cells[id] for id in ids))
+        for place, id, offset in zip(places, ids, offsets, strict=True):
+            cells[id].watch(pointers, place, offset)
+        table, lanes = _tables(loop, piece, ids, places, len(pointers))
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :5] = (Kind.KERNEL, loaded.address, units, threads, pointers.ctypes.data)
+        record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
+        return record, (pointers, *held, table, lanes, *(cells[id] for id in ids))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)
@@ -273,12 +251,12 @@ class CpuDevice:
 
     def _call(self, records: Words, *keep: object) -> Runs:
         """Runs records in place; what they point to, code included, lives as long as the call."""
-        run, address, table, threads = self._run, records.ctypes.data, self._table.ctypes.data, self.threads
+        run, address, table = self._run, records.ctypes.data, self._table.ctypes.data
         count = len(records)
         held = (self, records, *keep)
 
         def call(times: int = 1, _held: tuple[object, ...] = held) -> int:
-            return int(run(address, count, table, threads, times))
+            return int(run(address, count, table, times))
 
         return call
 
@@ -311,16 +289,21 @@ def _key(kernel: Kernel, by_rows: bool) -> str:
     return f"{kernel.digest} by rows" if by_rows else kernel.digest
 
 
-def _tables(loop: Loop, piece: Piece, ids: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each iteration the bytes to add to each pointer, then the rows to add to the first: int64[iterations
-    pointers + 1]; and the bytes to add for each thread: int64[pointers]."""
+def _tables(
+    loop: Loop, piece: Piece, ids: Sequence[int], places: Sequence[int], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For each iteration the bytes to add to each of `count` pointers, then the rows to add to the first:
+    int64[iterations count + 1]; and the bytes to add for each thread: int64[count]. `places` are the pointers of the
+    buffers `ids`; the others stay."""
     indices = np.indices(loop.sizes, dtype=np.int64).reshape(len(loop.sizes), loop.iterations).T
     items = np.array([dtype.bytes for dtype in piece.dtypes], np.int64)
     moves = np.array(piece.moves, np.int64).reshape(len(ids), len(loop.sizes)) * items[:, None]
     row_moves = np.array(piece.row_moves or (0,) * len(loop.sizes), np.int64)
-    table = np.concatenate([indices @ moves.T, (indices @ row_moves)[:, None]], axis=1)
-    lanes = np.array([loop.lane if id == loop.scratch else 0 for id in ids], np.int64)
-    return np.ascontiguousarray(table), lanes
+    table, lanes = np.zeros((loop.iterations, count + 1), np.int64), np.zeros(count, np.int64)
+    table[:, list(places)] = indices @ moves.T
+    table[:, count] = indices @ row_moves
+    lanes[list(places)] = [loop.lane if id == loop.scratch else 0 for id in ids]
+    return table, lanes
 
 
 def default_threads(root: Path = Path("/")) -> int:

@@ -8,16 +8,28 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from paren.codegen.llvm import VERSION
+from paren.codegen.tile import Shape
 from paren.runtime.cache import KernelCache
 
 WIDE = 512  # bits; measured: twice the speed of 256 in kernels that compute, equal in those that move memory
+
+
+def choose_tile(architecture: str, features: Mapping[str, bool]) -> Shape:
+    """The tile of products for a processor: as many accumulators as its vector registers hold beside operands."""
+    if features.get("avx512f") and features.get("avx512vl"):
+        return Shape(WIDE, 14, 2, fused=True)
+    if features.get("avx2") and features.get("fma"):
+        return Shape(256, 6, 2, fused=True)
+    if architecture in ("aarch64", "arm64"):
+        return Shape(128, 6, 4, fused=True)
+    return Shape(128, 6, 2, fused=False)
 
 
 class Compiler:
     """Compiles modules for the host's processor. Every module has one function to be found by name.
 
     `vector_bits` is the preferred vector width for `paren.codegen.llvm`: 512 where the processor has AVX-512, else the
-    target's own. `compiled` and `reused` count modules.
+    target's own; `tile` is for `paren.codegen.product`. `compiled` and `reused` count modules.
     """
 
     def __init__(self, cache: KernelCache) -> None:
@@ -28,6 +40,7 @@ class Compiler:
         features = llvm.get_host_cpu_features()
         self.features = features.flatten()
         self.vector_bits = WIDE if features.get("avx512f") and features.get("avx512vl") else None
+        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features)
         self.compiled = 0
         self.reused = 0
         self._machine = llvm.Target.from_default_triple().create_target_machine(

@@ -10,7 +10,7 @@ from paren.codegen.python import run_kernel
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
-from paren.runtime import library
+from paren.runtime.matrices import multiply
 from paren.runtime.memory import Bytes, allocate
 from paren.runtime.task import Cell, Runs, Task
 
@@ -34,8 +34,7 @@ class ReferenceDevice:
         return Task(lambda: run_kernel(kernel, [cell.array.reshape(-1) for cell in cells]))
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
-        library.check(product)
-        return Task(lambda: library.multiply_with_numpy(product, a.array, b.array, c.array))
+        return Task(lambda: multiply(product, a.array, b.array, c.array))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:
@@ -84,4 +83,4 @@ def _run_piece(piece: Piece, index: tuple[int, ...], cells: Mapping[int, Cell]) 
         run_kernel(step.kernel, arrays, range(first, first + piece.rows), offsets)
     else:
         a, b, c = (array[offset:] for array, offset in zip(arrays, offsets, strict=True))
-        library.multiply_with_numpy(step, a, b, c)
+        multiply(step, a, b, c)

@@ -83,12 +83,6 @@ register(
     "Install llvmlite again for this Python; `--device reference` runs without it, slowly.",
 )
 register(
-    "E-DEV-105",
-    "no matrix products of the library",
-    "torch's library does not export its matrix products on this system, so they are called through torch.",
-    "Nothing needs to be done; small products take longer.",
-)
-register(
     "E-DEV-106",
     "no OpenMP runtime",
     "libgomp was found neither with torch nor in the system, so kernels run on one thread.",

@@ -15,8 +15,6 @@ from paren.ir.graph import Builder
 from paren.ir.types import DType, TensorType
 from paren.pipeline import plan_graph
 from paren.plan.memory import kernels_of
-from paren.plan.plan import Product
-from paren.runtime import library
 from paren.runtime.cache import KernelCache
 from paren.runtime.device import open_device
 from paren.runtime.executor import Executable
@@ -47,7 +45,7 @@ MODEL = """
     ],
 )
 def test_cross_entropy_is_planned(rows: int, length: int, vocab: int) -> None:
-    """Every kernel can be emitted and compiled, every product fits the library's 32-bit sizes, no offset is negative
+    """Every kernel can be emitted and compiled, no offset is negative
     or beyond its buffer (which the plan's checkers prove)."""
     plans = make_plans(program(MODEL.format(rows=rows, length=length, vocab=vocab)))
     largest = max(buffer.type.size for buffer in plans.accumulate.buffers)
@@ -56,10 +54,6 @@ def test_cross_entropy_is_planned(rows: int, length: int, vocab: int) -> None:
     texts = {}
     for plan in (plans.accumulate, plans.evaluate):
         texts |= {digest: emit_kernel(kernel, "kernel") for digest, kernel in kernels_of(plan).items()}
-        for step in plan.steps:
-            if isinstance(step, Product):
-                library.check(step)
-                assert max(step.m, step.n, step.k, step.a.leading, step.b.leading, step.c.leading) < LIMIT
     assert len(Compiler(KernelCache(None)).load(texts, "kernel")) == len(texts)
 
 

@@ -72,7 +72,7 @@ def wanted(state: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Arr
 
 @pytest.mark.parametrize(
     "device",
-    [CpuDevice(1), CpuDevice(2, openmp=False, blas=False), ReferenceDevice()],
+    [CpuDevice(1), CpuDevice(2, openmp=False), ReferenceDevice()],
     ids=["native", "fallback", "reference"],
 )
 def test_runs_update_the_state(device: Device) -> None:

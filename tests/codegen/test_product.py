@@ -1,0 +1,242 @@
+"""Compiled products: right for every shape, layout and tile, the same bits however they are divided, within bounds."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from paren.codegen.division import Division, block_k, divide, workspace_bytes
+from paren.codegen.product import Packing, Pointer, Word, emit_product
+from paren.codegen.tile import Shape
+from paren.ir.op import Array
+from paren.ir.types import DType
+from paren.plan.plan import Matrix, Product
+from paren.runtime.cache import KernelCache
+from paren.runtime.cpu import KERNEL
+from paren.runtime.memory import allocate
+from paren.runtime.native import Compiler, choose_tile
+
+TILES = {
+    "avx512": Shape(512, 14, 2, fused=True),
+    "avx2": Shape(256, 6, 2, fused=True),
+    "neon": Shape(128, 6, 4, fused=True),
+    "plain": Shape(128, 6, 2, fused=False),
+}
+SIZES = st.one_of(st.integers(1, 40), st.sampled_from([47, 64, 65, 96, 97, 128, 200, 239, 384, 385, 512, 800]))
+EPSILON = {DType.FLOAT32: 2.0**-24, DType.FLOAT64: 2.0**-53}
+
+
+@cache
+def compiler() -> Compiler:
+    return Compiler(KernelCache(None))
+
+
+@cache
+def function(tile: str, dtype: DType) -> int:
+    return compiler().load({"product": emit_product(TILES[tile], dtype, "product")}, "product")["product"]
+
+
+def product_of(
+    m: int, n: int, k: int, a: bool = False, b: bool = False, accumulate: bool = False, batch: tuple[int, ...] = ()
+) -> Product:
+    """Dense matrices one behind another; `a` and `b` say whether they are transposed."""
+    strides = [tuple(size * int(np.prod(batch[i + 1 :])) for i in range(len(batch))) for size in (m * k, k * n, m * n)]
+    left = Matrix(0, 0, m if a else k, a, strides[0])
+    right = Matrix(1, 0, k if b else n, b, strides[1])
+    return Product(left, right, Matrix(2, 0, n, False, strides[2]), m, n, k, batch, accumulate, (), ())
+
+
+def run(
+    tile: str, division: Division, dtype: DType, arrays: tuple[Array, Array, Array], edges: list[int] | None = None
+) -> None:
+    """All units of a product, in the ranges between `edges`, on arrays A, B and C."""
+    workspace = allocate(workspace_bytes(TILES[tile]))
+    first, second, third = arrays
+    operands = (second, first, third) if division.swapped else arrays
+    held = (*operands, division.table, division.offsets, workspace)
+    pointers = np.array([array.__array_interface__["data"][0] for array in held], np.uint64)
+    assert len(pointers) == len(Pointer)
+    for begin, end in pairwise(edges or [0, division.units]):
+        KERNEL(function(tile, dtype))(begin, end, pointers.ctypes.data)
+
+
+def numbers(product: Product, dtype: DType, seed: int = 0) -> tuple[Array, Array, Array]:
+    generator = np.random.default_rng(seed)
+    count = int(np.prod(product.batch))
+    shapes = ((product.m, product.k), (product.k, product.n), (product.m, product.n))
+    a, b, c = (generator.normal(size=(count, *shape)).astype(dtype.numpy) for shape in shapes)
+    left = np.ascontiguousarray(a.swapaxes(1, 2)) if product.a.transposed else a
+    right = np.ascontiguousarray(b.swapaxes(1, 2)) if product.b.transposed else b
+    return left, right, c
+
+
+def check(product: Product, dtype: DType, arrays: tuple[Array, Array, Array], got: Array) -> None:
+    """Within the bound of a sum of k products in blocks: each rounding counts for the sizes of what is added."""
+    a, b, c = (array.astype(np.longdouble) for array in arrays)
+    a = a.swapaxes(1, 2) if product.a.transposed else a
+    b = b.swapaxes(1, 2) if product.b.transposed else b
+    wanted, size = a @ b, np.abs(a) @ np.abs(b)
+    if product.accumulate:
+        wanted, size = wanted + c, size + np.abs(c)
+    bound = (min(product.k, 400) + product.k // 200 + 2) * EPSILON[dtype] * size
+    assert (np.abs(got - wanted) <= bound).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(list(TILES)), st.sampled_from([DType.FLOAT32, DType.FLOAT64]), SIZES, SIZES, SIZES,
+    st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), (3,), (2, 2)]), st.integers(0, 9)
+)  # fmt: skip
+@example("avx512", DType.FLOAT32, 1, 1, 1, False, False, False, (), 0)
+@example("avx512", DType.FLOAT32, 500, 600, 900, True, True, True, (), 0)
+@example("avx2", DType.FLOAT32, 300, 500, 600, False, True, False, (), 0)
+@example("avx512", DType.FLOAT64, 300, 300, 500, False, False, True, (), 0)
+def test_products_are_right_and_their_bits_are_those_of_any_division(
+    tile: str,
+    dtype: DType,
+    m: int,
+    n: int,
+    k: int,
+    a: bool,
+    b: bool,
+    accumulate: bool,
+    batch: tuple[int, ...],
+    seed: int,
+) -> None:
+    product = product_of(m, n, k, a, b, accumulate, batch)
+    arrays = numbers(product, dtype, seed)
+    division = divide(product, dtype, TILES[tile], 1)
+    whole = arrays[2].copy()
+    run(tile, division, dtype, (arrays[0], arrays[1], whole))
+    check(product, dtype, arrays, whole)
+    cuts = np.random.default_rng(seed).integers(0, division.units + 1, 3)
+    for edges in ([0, *sorted(cuts.tolist()), division.units], list(range(division.units + 1))):
+        parts = arrays[2].copy()
+        run(tile, division, dtype, (arrays[0], arrays[1], parts), edges)
+        assert parts.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("tile", list(TILES))
+@pytest.mark.parametrize("packing", list(Packing))
+def test_packed_panels_give_the_bits_of_panels_in_place(tile: str, packing: Packing) -> None:
+    product = product_of(50, 75, 300, b=packing is Packing.TRANSPOSE)
+    arrays = numbers(product, DType.FLOAT32)
+    plain = product_of(50, 75, 300)
+    dense = (arrays[0], np.ascontiguousarray(arrays[1].swapaxes(1, 2)) if product.b.transposed else arrays[1], None)
+    results = []
+    for each, kind, right in ((product, packing, arrays[1]), (plain, Packing.DIRECT, dense[1])):
+        division = divide(each, DType.FLOAT32, TILES[tile], 1)
+        division.table[Word.PACKING] = kind
+        result = np.zeros((1, 50, 75), np.float32)
+        run(tile, division, DType.FLOAT32, (arrays[0], right, result))
+        results.append(result)
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(30, 50, 20), (1, 70, 33), (65, 1, 40), (15, 16, 500)])
+def test_values_that_are_not_finite_stay_where_they_belong(m: int, n: int, k: int) -> None:
+    """One infinity in A makes its row infinite, one NaN in B its column: nothing else, at edges neither."""
+    product = product_of(m, n, k)
+    a, b = np.ones((1, m, k), np.float32), np.ones((1, k, n), np.float32)
+    a[0, m - 1, k - 1] = np.inf
+    b[0, 0, n - 1] = np.nan
+    result = np.zeros((1, m, n), np.float32)
+    run("avx512", divide(product, DType.FLOAT32, TILES["avx512"], 1), DType.FLOAT32, (a, b, result))
+    assert np.isnan(result[0, :, n - 1]).all()
+    assert np.isposinf(result[0, m - 1, : n - 1]).all()
+    assert (result[0, : m - 1, : n - 1] == k).all()
+
+
+class Fenced:
+    """Memory that ends where pages begin that may not be touched, or begins where such pages end."""
+
+    def __init__(self, size: int, at_end: bool) -> None:
+        page = mmap.PAGESIZE
+        room = -(-size // page) * page
+        self.pages = mmap.mmap(-1, room + 2 * page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
+        self.fences = (start, start + page + room)
+        self.protect(0)
+        offset = page + (room - size if at_end else 0)
+        self.bytes = np.frombuffer(self.pages, np.uint8, size, offset)
+
+    def protect(self, rights: int) -> None:
+        library = ctypes.CDLL(None)
+        for fence in self.fences:
+            assert library.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(mmap.PAGESIZE), rights) == 0
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("tile", list(TILES))
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (13, 5, 3), (29, 33, 17), (1, 100, 40), (100, 1, 40), (61, 47, 129)]
+)
+def test_nothing_outside_the_operands_is_touched(m: int, n: int, k: int, tile: str, at_end: bool) -> None:
+    for a in (False, True):
+        for b in (False, True):
+            product = product_of(m, n, k, a, b, True)
+            arrays = numbers(product, DType.FLOAT32)
+            fenced = [Fenced(array.nbytes, at_end) for array in arrays]
+            inside = [fence.bytes.view(np.float32).reshape(x.shape) for fence, x in zip(fenced, arrays, strict=True)]
+            for target, array in zip(inside, arrays, strict=True):
+                target[...] = array
+            run(tile, divide(product, DType.FLOAT32, TILES[tile], 1), DType.FLOAT32, tuple(inside))
+            check(product, DType.FLOAT32, arrays, inside[2])
+            for fence in fenced:
+                fence.protect(mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def test_columns_of_a_wider_result_keep_their_neighbours() -> None:
+    for n in (1, 5, 32, 40):
+        product = product_of(20, n, 30)
+        product = replace(product, c=replace(product.c, leading=n + 3))
+        a, b, _ = numbers(product, DType.FLOAT32)
+        wide = np.full((20, n + 3), 7.0, np.float32)
+        run("avx512", divide(product, DType.FLOAT32, TILES["avx512"], 1), DType.FLOAT32, (a, b, wide))
+        np.testing.assert_allclose(wide[:, :n], (a @ b)[0], atol=1e-4)
+        assert (wide[:, n:] == 7).all()
+
+
+@pytest.mark.parametrize("k", [1, 15, 16, 383, 384, 385, 768, 1000, 3072, 50_257])
+def test_blocks_of_k_are_even_and_fit(k: int) -> None:
+    for tile in TILES.values():
+        for dtype in (DType.FLOAT32, DType.FLOAT64):
+            size = block_k(k, dtype, tile)
+            room = workspace_bytes(tile)
+            assert size % 16 == 0
+            assert size - 16 * -(-k // size) < -(-k // -(-k // size)) <= size
+            division = divide(product_of(8, 8, k), dtype, tile, 1)
+            panels = division.table[Word.BLOCK_N] // tile.columns(dtype)
+            assert 64 + panels * size * tile.vectors * tile.bits // 8 <= room
+
+
+def test_work_is_divided_into_enough_units() -> None:
+    for m, n in ((1024, 768), (512, 128), (768, 50_257), (128, 64)):
+        assert divide(product_of(m, n, 64), DType.FLOAT32, TILES["avx512"], 1).units >= 8
+
+
+def test_a_processor_has_its_tile() -> None:
+    assert choose_tile("x86_64", {"avx512f": True, "avx512vl": True, "avx2": True, "fma": True}) == TILES["avx512"]
+    assert choose_tile("x86_64", {"avx512f": False, "avx2": True, "fma": True}) == TILES["avx2"]
+    assert choose_tile("x86_64", {"avx2": False, "fma": False}) == TILES["plain"]
+    assert choose_tile("aarch64", {}) == TILES["neon"]
+
+
+def test_accumulators_stay_in_registers() -> None:
+    """The largest tile has its multiply-adds once, loads an element of A once, and puts no vector on the stack."""
+    if compiler().tile != TILES["avx512"]:
+        pytest.skip("the registers are those of AVX-512")
+    assembly = compiler().assembly(emit_product(TILES["avx512"], DType.FLOAT32, "product"))
+    body = assembly[assembly.index("tile.14.2:") :].split("\n.Lfunc_end")[0]
+    assert body.count("vfmadd") == 28
+    assert body.count("vbroadcastss") == 14
+    assert not re.search(r"zmm\d+, -?\d*\(%rsp\)", body)
