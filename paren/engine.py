@@ -11,7 +11,7 @@ import numpy as np
 
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.forecast.memory import memory_of
-from paren.forecast.plans import Plans, adds, lay_out
+from paren.forecast.plans import Plans, adds, diagnosis_name, lay_out, update_name
 from paren.ir.op import Array
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
@@ -233,11 +233,11 @@ class CompiledEngine:
         self._initialize.observer = profile.observer("initialize", of_step=False)
         self._evaluate.observer = profile.observer("evaluate", of_step=False)
         for name, executable in self._diagnostics.items():
-            executable.observer = profile.observer(f"diagnose {name}", of_step=False)
+            executable.observer = profile.observer(diagnosis_name(name), of_step=False)
         self._accumulate.observer = profile.observer("accumulate", of_step=True)
         self._finish.observer = profile.observer("finish", of_step=True)
         for (number, key), executable in self._updates.items():
-            executable.observer = profile.observer(f"update {number} {key}".strip(), of_step=True)
+            executable.observer = profile.observer(update_name(number, key), of_step=True)
 
     def _step_alone(self, batch: GlobalBatch) -> None:
         """A step whose regions run one by one, for the profile."""

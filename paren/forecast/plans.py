@@ -91,34 +91,69 @@ class Plans:
             "finish": self.finish,
             "evaluate": self.evaluate,
         }
-        named |= {f"update {number} {key}".strip(): plan for (number, key), plan in self.updates.items()}
-        return named | {f"diagnose {name}": plan for name, plan in self.diagnostics.items()}
+        named |= {update_name(number, key): plan for (number, key), plan in self.updates.items()}
+        return named | {diagnosis_name(name): plan for name, plan in self.diagnostics.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class RunGraph:
+    """A graph that a run calls, not yet simplified. `written`: outputs that fill states without reading them."""
+
+    graph: Graph
+    written: tuple[str, ...] = ()
+
+
+def run_graphs(program: Program) -> dict[str, RunGraph]:
+    """Every graph of a run by the name that reports show, at the sizes that it runs with. Parameters of equal shape
+    share the graph of their update: they have the same `RunGraph`."""
+    layout = lay_out(program)
+    span = program.loss.outputs["loss"].span
+    graphs = {
+        "initialize": RunGraph(program.initialize, tuple(slot.name for slot in program.parameters)),
+        "accumulate": _filling(accumulation(program, adding=adds(program))),
+        "finish": _filling(finish_graph(layout.trained, program.run.clip, span)),
+        "evaluate": RunGraph(evaluation(program)),
+    }
+    shared: dict[int, RunGraph] = {}
+    for group in program.updates:
+        for key, source in group.graphs.items():
+            if id(source) not in shared:
+                graph = update_graph(group, key, program.run.average)
+                if group.flat:
+                    begin, end = layout.groups[group.number]
+                    graph = resize_flat(graph, end - begin)
+                shared[id(source)] = RunGraph(graph, (RATE,))
+            graphs[update_name(group.number, key)] = shared[id(source)]
+    return graphs | {diagnosis_name(name): RunGraph(diagnosis(program, name)) for name in program.diagnostics}
 
 
 def make_plans(program: Program) -> Plans:
     """Plans everything; needs no device."""
-    layout = lay_out(program)
-    updates: dict[tuple[int, str], Plan] = {}
-    shared: dict[int, Plan] = {}
-    for group in program.updates:
-        for key, source in group.graphs.items():
-            graph = update_graph(group, key, program.run.average)
-            if group.flat:
-                begin, end = layout.groups[group.number]
-                graph = resize_flat(graph, end - begin)
-            if id(source) not in shared:
-                shared[id(source)] = plan_graph(graph, (RATE,))
-            updates[group.number, key] = shared[id(source)]
-    names = [slot.name for slot in program.parameters]
-    span = program.loss.outputs["loss"].span
+    graphs = run_graphs(program)
+    distinct = {id(each): plan_graph(each.graph, each.written) for each in dict.fromkeys(graphs.values())}
+    plans = {name: distinct[id(each)] for name, each in graphs.items()}
     return Plans(
-        plan_graph(program.initialize, names),
-        _plan_filling(accumulation(program, adding=adds(program))),
-        _plan_filling(finish_graph(layout.trained, program.run.clip, span)),
-        plan_graph(evaluation(program)),
-        updates,
-        {name: plan_graph(diagnosis(program, name)) for name in program.diagnostics},
+        plans["initialize"],
+        plans["accumulate"],
+        plans["finish"],
+        plans["evaluate"],
+        {
+            (group.number, key): plans[update_name(group.number, key)]
+            for group in program.updates
+            for key in group.graphs
+        },
+        {name: plans[diagnosis_name(name)] for name in program.diagnostics},
     )
+
+
+def update_name(number: int, key: str) -> str:
+    """The name of the graph that updates a parameter of a group, or (key "") all of it."""
+    return f"update {number} {key}".strip()
+
+
+def diagnosis_name(name: str) -> str:
+    """The name of the graph of a diagnostic."""
+    return f"diagnose {name}"
 
 
 def adds(program: Program) -> bool:
@@ -126,6 +161,6 @@ def adds(program: Program) -> bool:
     return program.run.microbatches > 1
 
 
-def _plan_filling(graph: Graph) -> Plan:
-    """The plan of a graph all of whose outputs are states."""
-    return plan_graph(graph, graph.outputs.keys())
+def _filling(graph: Graph) -> RunGraph:
+    """A graph all of whose outputs are states."""
+    return RunGraph(graph, tuple(graph.outputs))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 from paren.forecast.memory import MemoryPlan, memory_of
-from paren.forecast.plans import Plans
+from paren.forecast.plans import Plans, diagnosis_name
 from paren.forecast.target import Target
 from paren.inspect.compiling import Compiling
 from paren.inspect.regions import GraphReport, report_graph, sum_seconds
@@ -27,7 +28,7 @@ REPORT = Path("report") / "lowering.json"
 
 @dataclass(frozen=True)
 class PatternReport:
-    """Equal decisions about a pattern: how many, the places in the program, the bytes of all of them."""
+    """Equal decisions about a pattern: how many in all graphs, the places in the program, the bytes that they save."""
 
     pattern: Pattern
     fired: bool
@@ -176,25 +177,31 @@ def _graphs(program: Program, plans: Plans, limits: Limits | None) -> Iterable[G
 def _report(program: Program, name: str, plan: Plan, count: int, limits: Limits | None) -> GraphReport:
     """The report of a graph that stands `count` times in a step."""
     if name == "accumulate":
-        return report_graph(name, plan, program.run.microbatches * count, "each microbatch", limits)
+        return report_graph(name, plan, program.run.microbatches * count, "microbatch", limits)
     if name == "evaluate":
         return report_graph(name, plan, 0, "evaluation", limits)
     if name == "initialize":
-        return report_graph(name, plan, 0, "at the start", limits)
-    if name.startswith("diagnose "):
-        every = program.diagnostics[name.removeprefix("diagnose ")][0].every
-        return report_graph(name, plan, 0, f"every {every} steps", limits)
-    return report_graph(name, plan, count, "each step", limits)
+        return report_graph(name, plan, 0, "start", limits)
+    every = {diagnosis_name(key): diagnostic.every for key, (diagnostic, _) in program.diagnostics.items()}
+    if name in every:
+        return report_graph(name, plan, 0, f"{every[name]} steps", limits)
+    return report_graph(name, plan, count, "step", limits)
 
 
 def _patterns(plans: Plans) -> Iterable[PatternReport]:
-    """Equal decisions as one, in the order of the patterns, those that fired first."""
+    """Equal decisions as one, in the order of the patterns, those that fired first. Arenas of graphs share their bytes,
+    so what equal decisions save is the most that they save in one graph."""
     distinct = {id(plan): plan for plan in plans.all.values()}
-    decisions = [*plans.decisions, *(decision for plan in distinct.values() for decision in plan.decisions)]
     order = list(Pattern)
-    groups: dict[tuple[Pattern, bool, str], list[Decision]] = {}
-    for each in sorted(decisions, key=lambda decision: (order.index(decision.pattern), not decision.fired)):
-        groups.setdefault((each.pattern, each.fired, each.reason), []).append(each)
-    for (pattern, fired, reason), members in groups.items():
-        places = tuple(dict.fromkeys(str(member.span) for member in members if member.span is not None))
-        yield PatternReport(pattern, fired, reason, len(members), places, sum(member.saved_bytes for member in members))
+    groups: dict[tuple[Pattern, bool, str], list[tuple[int, Decision]]] = {}
+    for graph, decisions in enumerate([plans.decisions, *(plan.decisions for plan in distinct.values())]):
+        for each in decisions:
+            groups.setdefault((each.pattern, each.fired, each.reason), []).append((graph, each))
+    for (pattern, fired, reason), members in sorted(
+        groups.items(), key=lambda item: (order.index(item[0][0]), not item[0][1])
+    ):
+        places = tuple(dict.fromkeys(str(member.span) for _, member in members if member.span is not None))
+        saved: Counter[int] = Counter()
+        for graph, member in members:
+            saved[graph] += member.saved_bytes
+        yield PatternReport(pattern, fired, reason, len(members), places, max(saved.values()))

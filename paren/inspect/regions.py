@@ -1,6 +1,6 @@
 """The regions of plans: every step with its bytes, operations, predicted time and place, and the groups of equal ones.
 
-A region is what runs at once: a fused kernel, a product, a copy.
+A region is what runs at once: a fused kernel, a product, a copy, or several of them as a loop over tiles.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from paren.plan.memory import busiest_step, kernels_of, writes_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.train.state import Json
 
+SINGLE = ("kernel", "product", "copy")  # kinds of regions that are one step; others are loops over tiles of several
 PEAK_BUFFERS = 3  # buffers named where most memory is alive
 
 
@@ -82,6 +83,11 @@ class GraphReport:
         return sum(region.kind == kind for region in self.regions)
 
     @property
+    def tiles(self) -> int:
+        """How many regions are loops over tiles, of several steps."""
+        return sum(region.kind not in SINGLE for region in self.regions)
+
+    @property
     def data(self) -> dict[str, Json]:
         regions: list[Json] = [region.data for region in self.regions]
         buffers: list[Json] = [
@@ -94,6 +100,7 @@ class GraphReport:
             "steps": len(self.regions),
             "kernels": self.kernels,
             "products": self.count("product"),
+            "tiles": self.tiles,
             "copies": self.count("copy"),
             **cost_data(self.cost),
             "seconds": self.seconds,

@@ -19,6 +19,7 @@ HEIGHT, WIDTH = 50, 120
 LABEL = 11  # columns of the words at the left
 MOST_GRAPHS = 8  # lines for graphs; more of them are summed up
 MOST_PATTERNS = 12
+PATTERN_WIDTH = 51  # columns before the reason
 FEWEST_REGIONS = 6
 LEAST_SHARE = 0.004  # of the time of a step, for a line of its own
 
@@ -87,11 +88,11 @@ def _time(report: Explanation) -> list[str]:
         (region.seconds or 0.0) * graph.calls
         for graph in report.graphs
         for region in graph.regions
-        if region.kind == "product"
+        if region.cost.flops
     )
     rate = report.program.run.batch / max(report.seconds, 1e-12)
     work = f"{show_number(cost.flops / 1e9)} GFLOP of products, {show_number(cost.bytes / 1e9)} GB"
-    share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it products"
+    share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it with products"
     limit = (
         f"counting on {show_number(limits.products['float32'] / 1e9)} GFLOP/s of products, "
         f"{show_number(limits.traffic / 1e9)} GB/s, {show_number(limits.instructions / 1e9)} G instructions/s"
@@ -115,15 +116,14 @@ def _patterns(report: Explanation) -> list[str]:
     patterns = report.patterns
     if not patterns:
         return []
-    lines = ["", "patterns"]
+    lines = ["", f"{'patterns':<{PATTERN_WIDTH - 10}}{'bytes':>8}"]
     for each in patterns[:MOST_PATTERNS]:
         count = f"x {each.count}" if each.count > 1 else ""
-        saved = (
-            f", {'saves' if each.fired else 'would save'} {show_bytes(each.saved_bytes)}" if each.saved_bytes else ""
-        )
+        saved = show_bytes(each.saved_bytes) if each.saved_bytes else ""
         place = f" ({show_place(each.places[0], report.program.path)})" if each.places else ""
+        reason = fit(each.reason, WIDTH - PATTERN_WIDTH - len(place))
         lines.append(
-            f"  {'yes' if each.fired else 'no':<4}{each.pattern.value:<28} {count:<6} {each.reason}{saved}{place}"
+            f"  {'yes' if each.fired else 'no':<4}{each.pattern.value:<27} {count:<6} {saved:>8}  {reason}{place}"
         )
     if len(patterns) > MOST_PATTERNS:
         lines.append(f"  and {len(patterns) - MOST_PATTERNS} more: --json lists all")
@@ -140,16 +140,16 @@ def _graphs(graphs: Sequence[GraphReport]) -> list[str]:
     timed = any(graph.seconds is not None for graph in graphs)
     lines = [
         "",
-        f"{'graphs, one call':<22} {'kernels':>7} {'products':>8} {'copies':>6} {'read':>9} {'written':>9} "
-        f"{'GFLOP':>7} {'arena':>9} {'time' if timed else '':>8}  run",
+        f"{'graphs, one call':<22} {'kernels':>7} {'products':>8} {'tiles':>5} {'copies':>6} {'read':>9} "
+        f"{'written':>9} {'GFLOP':>7} {'arena':>9} {'time' if timed else '':>7}  each",
     ]
     for graph in shown:
         cost = graph.cost
         calls = f" x {graph.calls}" if graph.calls > 1 else ""
         lines.append(
-            f"  {fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} "
+            f"  {fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} {graph.tiles:>5} "
             f"{graph.count('copy'):>6} {show_bytes(cost.read):>9} {show_bytes(cost.written):>9} "
-            f"{show_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>8}  "
+            f"{show_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>7}  "
             f"{graph.when}{calls}"
         )
     if rest:

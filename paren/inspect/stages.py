@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from paren.codegen.llvm import emit_kernel
-from paren.forecast.plans import adds
-from paren.ir.graph import Graph
+from paren.forecast.plans import RunGraph, run_graphs
 from paren.ir.program import Program
 from paren.ir.show import show_graph
-from paren.passes.assemble import accumulation, evaluation, update_graph
 from paren.pipeline import plan_graph, prepare
 from paren.plan.kernel import Kernel
 from paren.plan.lower import fuse_and_lower
@@ -43,27 +42,23 @@ def show_program(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _step_graphs(program: Program) -> Iterator[Graph]:
-    yield accumulation(program, adding=adds(program))
-    for group in program.updates:
-        for key in dict.fromkeys(group.graphs):
-            yield update_graph(group, key, program.run.average)
-            if not group.flat:
-                break
-    yield evaluation(program)
+def _distinct(program: Program) -> dict[str, RunGraph]:
+    """The graphs of a run at the sizes that they run with; of those that share one, the first."""
+    first: dict[RunGraph, str] = {}
+    return {name: each for name, each in run_graphs(program).items() if first.setdefault(each, name) == name}
 
 
-def show_step_graphs(program: Program) -> str:
-    """The simplified graphs of a step: accumulate, one update of each group, evaluate."""
-    return "\n".join(show_graph(prepare(graph)) for graph in _step_graphs(program))
+def show_graphs(program: Program) -> str:
+    """The simplified graphs of a run."""
+    return "\n".join(show_graph(replace(prepare(each.graph), name=name)) for name, each in _distinct(program).items())
 
 
 def show_fused(program: Program) -> str:
     """Which nodes share a kernel, what is stored, and which pairs were not fused, with the reason."""
     lines = []
-    for graph in _step_graphs(program):
-        fusion, _ = fuse_and_lower(prepare(graph))
-        lines.append(f"graph {graph.name}: {len(fusion.groups)} steps")
+    for name, each in _distinct(program).items():
+        fusion, _ = fuse_and_lower(prepare(each.graph))
+        lines.append(f"graph {name}: {len(fusion.groups)} steps")
         for group in fusion.groups:
             members = ", ".join(
                 f"%{m.number} {m.op.name}{'' if m.number in fusion.kept else ' (not stored)'}" for m in group.members
@@ -76,18 +71,19 @@ def show_fused(program: Program) -> str:
 
 def show_plan(program: Program) -> str:
     """The steps of each plan with their buffers, and where the buffers lie."""
-    return "\n".join(line for graph in _step_graphs(program) for line in _plan_lines(plan_graph(graph)))
+    plans = {name: plan_graph(each.graph, each.written) for name, each in _distinct(program).items()}
+    return "\n".join(line for name, plan in plans.items() for line in _plan_lines(name, plan))
 
 
-def _plan_lines(plan: Plan) -> Iterator[str]:
+def _plan_lines(name: str, plan: Plan) -> Iterator[str]:
     buffers = {buffer.id: buffer for buffer in plan.buffers}
-    yield f"plan {plan.name}: {len(plan.steps)} steps, arena {plan.arena_bytes} bytes"
+    yield f"plan {name}: {len(plan.steps)} steps, arena {plan.arena_bytes} bytes"
     for number, step in enumerate(plan.steps):
         yield f"  {number:4} {_step_text(step, buffers)}  ; {step.spans[0]}"
     for buffer in plan.buffers:
         yield f"  {_buffer_text(buffer)} {buffer.type} steps {buffer.first} to {buffer.last}  ; {buffer.span}"
-    for name, id_ in plan.outputs.items():
-        yield f"  output {name} = {_buffer_text(buffers[id_])}"
+    for output, id_ in plan.outputs.items():
+        yield f"  output {output} = {_buffer_text(buffers[id_])}"
 
 
 def _buffer_text(buffer: Buffer) -> str:
@@ -114,15 +110,15 @@ def _step_text(step: Step, buffers: Mapping[int, Buffer]) -> str:
 def show_code(program: Program) -> str:
     """The LLVM text of every distinct kernel."""
     kernels: dict[str, Kernel] = {}
-    for graph in _step_graphs(program):
-        kernels |= kernels_of(plan_graph(graph))
+    for each in _distinct(program).values():
+        kernels |= kernels_of(plan_graph(each.graph, each.written))
     return "\n".join(f"; {kernel.name}\n{emit_kernel(kernel, kernel.name)}" for kernel in kernels.values())
 
 
 SHOWN: Mapping[str, Callable[[Program], str]] = {
     "forms": show_forms,
     "program": show_program,
-    "graph": show_step_graphs,
+    "graph": show_graphs,
     "fused": show_fused,
     "plan": show_plan,
     "code": show_code,

@@ -141,7 +141,8 @@ def test_commands_of_later_versions_are_wrong_use(capsys: pytest.CaptureFixture[
 def test_options_of_later_versions_are_wrong_use(capsys: pytest.CaptureFixture[str], option: str) -> None:
     for command in ("run", "explain"):
         assert main([command, "x.paren", option, "1"]) == 2
-        assert capsys.readouterr().err == f"E-CLI-001: no option `{option}`\n  fix: paren {command} --help\n"
+        near = " (did you mean --profile?)" if (command, option) == ("run", "--parallel") else ""
+        assert capsys.readouterr().err == f"E-CLI-001: no option `{option}`{near}\n  fix: paren {command} --help\n"
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -222,9 +222,9 @@ def test_decisions_are_grouped_and_ordered(gpt: Experiment) -> None:
         },
     ]
     lines = str(report).splitlines()
-    assert "  yes attention in tiles           x 2    tiles of 128 rows, saves 2 MiB (1:1)" in lines
-    assert "  no  head in chunks                      the logits are an output, would save 3 MiB (2:1)" in lines
-    assert "  no  update inside the backward          :clip needs the whole gradient first (3:1)" in lines
+    assert "  yes attention in tiles          x 2       2 MiB  tiles of 128 rows (1:1)" in lines
+    assert "  no  head in chunks                        3 MiB  the logits are an output (2:1)" in lines
+    assert "  no  update inside the backward                   :clip needs the whole gradient first (3:1)" in lines
 
 
 def test_many_decisions_leave_room_for_the_rest(gpt: Experiment) -> None:
