@@ -33,7 +33,11 @@ def examine() -> Examination:
         row,
     ]
     if environment is not None:
-        rows += [machine.check_cache(environment.cache), machine.check_device(environment.device)]
+        rows += [
+            machine.check_cache(environment.cache),
+            machine.check_device(environment.device),
+            machine.check_speed(environment.cache),
+        ]
     rows += [machine.check_cuda(), *(installation.check_optional(*entry) for entry in installation.OPTIONAL)]
     return Examination(tuple(rows))
 

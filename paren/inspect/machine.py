@@ -15,6 +15,7 @@ from paren.ir.types import DType
 from paren.plan.plan import Matrix, Product
 from paren.runtime.cache import KernelCache
 from paren.runtime.device import open_device
+from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory, processor_quota
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Cell
@@ -103,6 +104,17 @@ def check_device(name: str) -> Row:
         return f"{device.name}, {device.threads} threads"
 
     return _attempt("device", FAIL, "E-DEV-104", attempt)
+
+
+def check_speed(cache: Path) -> Row:
+    """The limits of the machine that reports count on, measured again; the best of all measurements is kept."""
+
+    def attempt() -> str:
+        limits = limits_of(open_device("cpu", None, cache / "kernels"), cache, again=True)
+        rates = [f"{name} products {rate / 1e9:.0f} GFLOP/s" for name, rate in limits.products.items()]
+        return ", ".join([*rates, f"memory {limits.traffic / 1e9:.0f} GB/s"])
+
+    return _attempt("speed", FAIL, "E-DEV-104", attempt)
 
 
 def check_cuda() -> Row:

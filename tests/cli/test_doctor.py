@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_a_machine_that_runs_the_tests_is_usable(examination: Examination) -> No
     names = [row.name for row in examination.rows]
     assert names[:2] == ["python", "numpy"]
     assert {"torch", "machine code", "matrix products", "threads", "free memory", "cache folder", "cuda"} <= set(names)
+    (speed,) = [row for row in examination.rows if row.name == "speed"]
+    assert re.fullmatch(r"float32 products \d+ GFLOP/s, .*memory \d+ GB/s", speed.detail)
 
 
 def test_every_row_that_did_not_pass_has_a_registered_code(examination: Examination) -> None:
