@@ -1,4 +1,8 @@
-"""`python -m bench.peers install [torch] [jax]`: makes the environments of the peers under `.venv-peers/`."""
+"""`python -m bench.peers install [torch] [jax]`: makes the environments of the peers under `.venv-peers/`.
+
+pip's default torch on Linux is built for CUDA. With `--torch-index https://download.pytorch.org/whl/cpu` it takes the
+much smaller CPU build, which computes the same here.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,6 @@ import venv
 
 from bench.contestants import PEERS
 
-# A CPU build of torch: on Linux the package index holds builds for CUDA, this one the others.
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = {
     "torch": ["torch==2.13.0", "numpy"],
     "jax": ["jax==0.10.2", "jaxlib==0.10.2", "numpy"],
@@ -32,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=["install"])
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"of {', '.join(PACKAGES)}; default: all")
-    parser.add_argument("--torch-index", default=TORCH_INDEX, help="where pip also looks for torch; empty for nowhere")
+    parser.add_argument("--torch-index", help="where pip finds torch too: the CPU build is a tenth of the one for CUDA")
     given = parser.parse_args()
     for peer in given.peers or PACKAGES:
         if peer not in PACKAGES:
