@@ -146,9 +146,8 @@ class CompiledEngine:
     # State ----------------------------------------------------------------------------------------------------------
 
     def _vector(self, size: int) -> Array:
-        vector = self.device.allocate(max(64, 4 * size))[: 4 * size].view(np.float32)
-        vector[...] = 0
-        return vector
+        """Zeros. Their pages are touched by whoever writes them first: the threads of a step, and not this one."""
+        return self.device.allocate(max(64, 4 * size))[: 4 * size].view(np.float32)
 
     def _allocate_moments(self) -> dict[tuple[int, str], Array]:
         found = {}
@@ -201,11 +200,10 @@ class CompiledEngine:
         return slots
 
     def initialize(self, seed: int) -> None:
-        """First values: parameters from the program's initializers, moments 0, averages equal to the parameters."""
+        """First values of a new engine: parameters from the program's initializers, averages equal to them; the moments
+        are 0 already."""
         parameters = {name: self.layout.view(self._parameters, name) for name in self.layout.offsets}
         self._initialize.run(parameters, {"$seed": np.array(seed % 2**32, np.uint32)}, self._arena)
-        for vector in self._moments.values():
-            vector[...] = 0
         if self._averages is not None:
             self._averages[...] = self._parameters[: self.layout.trained]
 

@@ -28,11 +28,11 @@ class DType(Enum):
     UINT8 = "uint8"
     BOOL = "bool"
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[np.generic]:
         return _BFLOAT16 if self is DType.BFLOAT16 else np.dtype(self.value)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.numpy.itemsize
 
@@ -72,7 +72,7 @@ class TensorType:
         """Number of elements."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.size * self.dtype.bytes
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from paren.ir.types import DType
 
@@ -157,7 +158,7 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     stages: tuple[Stage, ...]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over everything but the name."""
         content = repr((self.axes, self.rows, self.parameters, self.stages))

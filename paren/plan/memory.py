@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeVar
 
 from paren.plan.kernel import Kernel
@@ -252,14 +253,17 @@ def _aligned(bytes: int) -> int:
 
 def busiest_step(plan: Plan) -> int:
     """The step at which most bytes of the arena are alive; 0 for a plan without steps."""
-    live = [0] * (len(plan.steps) + 1)
+    changes = [0] * (len(plan.steps) + 2)  # of the bytes alive from one step to the next
     counted: dict[int, int] = {}  # offset -> last step counted: a chain's buffers share one place, and meet in a step
     for buffer in sorted(plan.buffers, key=lambda each: each.first):
         if buffer.place is Place.ARENA:
             last = min(buffer.last, len(plan.steps))
-            for step in range(max(buffer.first, counted.get(buffer.offset, -1) + 1), last + 1):
-                live[step] += buffer.type.bytes
+            first = max(buffer.first, counted.get(buffer.offset, -1) + 1)
+            if first <= last:
+                changes[first] += buffer.type.bytes
+                changes[last + 1] -= buffer.type.bytes
             counted[buffer.offset] = last
+    live = list(accumulate(changes))
     return max(range(len(plan.steps)), key=lambda i: live[i], default=0)
 
 

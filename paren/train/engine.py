@@ -39,7 +39,7 @@ class Engine(Protocol):
     def roles(self) -> Mapping[str, str]: ...
 
     def initialize(self, seed: int) -> None:
-        """Sets every slot to its first value, a function of `seed`."""
+        """Gives every slot of a new engine its first value, a function of `seed`; moments are 0 before."""
         ...
 
     def slots(self) -> dict[str, Array]:

@@ -213,9 +213,9 @@ class Start:
     def _initialize(self, engine: Engine) -> None:
         """First values: the program's initializers, or the file of `:from`; averages start at the parameters."""
         run = self.experiment.run
-        engine.initialize(run.seed)
         weights = self.experiment.weights
         if weights is None:
+            engine.initialize(run.seed)
             return
         slots, roles = engine.slots(), engine.roles
         parameters = {name: array for name, array in slots.items() if roles[name] == "parameter"}
