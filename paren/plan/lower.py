@@ -120,14 +120,23 @@ class _Lowering:
 
     def _scatter(self, node: Node) -> None:
         call = self.storage.scatters.get(node.number)
+        base = node.args[0]
         if call is not None and call.slot is not None:
             target = self.of_node[call.slot.number]
+        elif self._ends_in(base, node):
+            target = self.of_node[node.number] = self.of_node[base.number]
         else:
             target = self._node_buffer(node)
             body, kernel = value_kernel(node.args[0], node, target, self._load_from)
             self._launch(body, kernel, [node])
         body, kernel = scatter_kernel(node, target, self._load_from)
         self._launch(body, kernel, [node])
+
+    def _ends_in(self, base: Node, node: Node) -> bool:
+        """Whether `base` lies in the arena for `node` alone, which may then change it."""
+        mine = base.number in self.of_node and base.op.name != "input"
+        alone = self.storage.users[base.number] == [node] and base not in self.fusion.graph.outputs.values()
+        return mine and alone
 
     def _product(self, node: Node) -> None:
         call = self.storage.products[node.number]

@@ -10,6 +10,8 @@ from paren.lang.elaborate import elaborate
 from paren.passes.assemble import accumulation
 from paren.pipeline import prepare
 from paren.plan.lower import lower
+from paren.plan.memory import writes_of
+from paren.plan.plan import Place
 from paren.plan.schedule import dependencies, schedule
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt.paren"
@@ -29,3 +31,13 @@ def test_every_step_follows_what_it_needs(adding: bool, precision: str) -> None:
     assert order != sorted(order)
     for number, needs in enumerate(dependencies(plan.steps)):
         assert all(order[need] < order[number] for need in needs)
+
+
+def test_a_scatter_adds_to_what_a_product_filled() -> None:
+    """The gradient of the shared table has one buffer: the head's product fills it, the embedding adds to it."""
+    program = elaborate(EXAMPLE, overrides=SMALL)
+    plan = lower(prepare(accumulation(program, adding=False)))
+    tables = [buffer for buffer in plan.buffers if buffer.type.shape == (320, 16) and buffer.place is Place.ARENA]
+    assert len(tables) == 1
+    writers = [step for step in plan.steps if tables[0].id in writes_of(step)]
+    assert [type(step).__name__ for step in writers] == ["Product", "Launch"]
