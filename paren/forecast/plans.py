@@ -20,7 +20,7 @@ from paren.passes.assemble import (
     update_graph,
 )
 from paren.pipeline import plan_graph
-from paren.plan.decision import Decision
+from paren.plan.decision import Decision, Pattern
 from paren.plan.plan import Plan
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
@@ -143,7 +143,28 @@ def make_plans(program: Program) -> Plans:
             for key in group.graphs
         },
         {name: plans[diagnosis_name(name)] for name in program.diagnostics},
+        (_update_decision(program), _call_decision(program)),
     )
+
+
+def _update_decision(program: Program) -> Decision:
+    """The update waits for the whole gradient: what that is for, and the gradient's bytes."""
+    run = program.run
+    if run.microbatches > 1:
+        reason, option = f"the gradient is the sum of {run.microbatches} microbatches", "microbatches"
+    elif run.clip is not None:
+        reason, option = ":clip needs the norm of the whole gradient", "clip"
+    else:
+        reason, option = "the whole gradient is checked to be finite first", "optimizer"
+    return Decision(Pattern.UPDATE, False, reason, run.spans.get(option), 4 * lay_out(program).trained)
+
+
+def _call_decision(program: Program) -> Decision:
+    """Whether a step is one native call."""
+    if adds(program):
+        reason = "one call for each microbatch, and one that ends the step"
+        return Decision(Pattern.CALL, False, reason, program.run.spans.get("microbatches"))
+    return Decision(Pattern.CALL, True, "gradients, norm, check and all updates", program.run.spans.get("batch"))
 
 
 def update_name(number: int, key: str) -> str:

@@ -54,6 +54,16 @@ class RegionGroup:
 
 
 @dataclass(frozen=True)
+class PeakBuffers:
+    """Values of one type that are alive where most is: how many, the bytes of all, the place of the first."""
+
+    type: str
+    count: int
+    bytes: int
+    place: str
+
+
+@dataclass(frozen=True)
 class GraphReport:
     """One graph. `calls`: how often a training step runs it, 0 for a graph that runs at other times, and `when` says
     when in words. `peak`: the place where most of its arena is alive, and the largest buffers there."""
@@ -65,7 +75,7 @@ class GraphReport:
     kernels: int
     arena_bytes: int
     peak: str
-    peak_buffers: tuple[tuple[str, int, str], ...]  # type, bytes, place
+    peak_buffers: tuple[PeakBuffers, ...]
     not_fused: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -90,9 +100,7 @@ class GraphReport:
     @property
     def data(self) -> dict[str, Json]:
         regions: list[Json] = [region.data for region in self.regions]
-        buffers: list[Json] = [
-            {"type": type_, "bytes": size, "place": place} for type_, size, place in self.peak_buffers
-        ]
+        buffers: list[Json] = [vars(each) for each in self.peak_buffers]
         return {
             "name": self.name,
             "calls": self.calls,
@@ -123,7 +131,7 @@ def report_graph(name: str, plan: Plan, calls: int, when: str, limits: Limits | 
         kernels=len(kernels_of(plan)),
         arena_bytes=plan.arena_bytes,
         peak=str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else "",
-        peak_buffers=tuple((str(b.type), b.type.bytes, str(b.span)) for b in _largest_alive(plan)),
+        peak_buffers=_largest_alive(plan),
         not_fused=dict(refusals.most_common()),
     )
 
@@ -133,12 +141,13 @@ def region_of(step: Step, buffers: Mapping[int, Buffer], limits: Limits | None) 
     inside = {step.scratch} if isinstance(step, Loop) else set()
     written = [buffers[id_] for id_ in writes_of(step) if id_ not in inside]
     kind, name = _kind_and_name(step)
+    cost = step_cost(step, buffers)
     return Region(
         kind,
         name,
         str(written[0].type) if written else "",
-        step_cost(step, buffers),
-        None if limits is None else step_seconds(step, buffers, limits),
+        cost,
+        None if limits is None else step_seconds(step, buffers, limits, cost),
         str(step.spans[0]),
     )
 
@@ -186,7 +195,13 @@ def _kind_and_name(step: Step) -> tuple[str, str]:
             return "copy", ""
 
 
-def _largest_alive(plan: Plan) -> list[Buffer]:
+def _largest_alive(plan: Plan) -> tuple[PeakBuffers, ...]:
+    """What takes most of the arena at its peak, values of one type together."""
     busiest = busiest_step(plan)
-    alive = [b for b in plan.buffers if b.place is Place.ARENA and b.first <= busiest <= b.last]
-    return sorted(alive, key=lambda buffer: (-buffer.type.bytes, buffer.id))[:PEAK_BUFFERS]
+    scratch = {step.scratch for step in plan.steps if isinstance(step, Loop)}
+    groups: dict[str, list[Buffer]] = {}
+    for buffer in plan.buffers:
+        if buffer.place is Place.ARENA and buffer.first <= busiest <= buffer.last:
+            groups.setdefault("scratch of tiles" if buffer.id in scratch else str(buffer.type), []).append(buffer)
+    sums = [PeakBuffers(t, len(g), sum(b.type.bytes for b in g), str(g[0].span)) for t, g in groups.items()]
+    return tuple(sorted(sums, key=lambda each: -each.bytes)[:PEAK_BUFFERS])

@@ -65,8 +65,11 @@ def _memory(report: Explanation) -> list[str]:
     largest = next((graph for graph in report.graphs if graph.name == memory.peak_graph), None)
     peak = f"most is alive in {memory.peak_graph} at {memory.peak_place}"
     if largest is not None and largest.peak_buffers:
-        there = ", ".join(f"{type_} {show_bytes(size)}" for type_, size, _ in largest.peak_buffers)
-        peak = f"{peak}, largest there {there}"
+        there = ", ".join(
+            (f"{each.count} x " if each.count > 1 else "") + f"{each.type} {show_bytes(each.bytes)}"
+            for each in largest.peak_buffers
+        )
+        peak = f"{peak}, there {there}"
     return [
         *_lines("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
         *_lines("", parts),

@@ -27,11 +27,11 @@ class Limits:
         return self.products.get(dtype.value, self.products[DType.FLOAT32.value])
 
 
-def step_seconds(step: Step, buffers: Mapping[int, Buffer], limits: Limits) -> float:
-    """The least time of a step: the longest of moving its bytes, its products and its instructions, and its start."""
-    cost = step_cost(step, buffers)
+def step_seconds(step: Step, buffers: Mapping[int, Buffer], limits: Limits, cost: Cost | None = None) -> float:
+    """The least time of a step: the longest of moving its bytes, its products and its instructions, and its start.
+    `cost` is the step's, if it is known already."""
     dtype = buffers[step.a.buffer].type.dtype if isinstance(step, Product) else DType.FLOAT32
-    return cost_seconds(cost, limits, dtype) + limits.start
+    return cost_seconds(step_cost(step, buffers) if cost is None else cost, limits, dtype) + limits.start
 
 
 def cost_seconds(cost: Cost, limits: Limits, dtype: DType = DType.FLOAT32) -> float:
