@@ -14,6 +14,7 @@ from paren.plan.kernel import Access, Index, Kernel, Parameter
 
 SIZES = [1, 2, 3, 7, 17, 33]
 I32 = DType.INT32
+HALF = DType.BFLOAT16
 
 
 @dataclass
@@ -64,16 +65,21 @@ class _Draft:
             indices.append(index)
             sizes.append(size)
         offset = self.draw(st.integers(0, 2))
-        place = self.parameter(int(np.prod(sizes)) + offset)
+        dtype = self.draw(st.sampled_from([F32, F32, HALF]))
+        place = self.parameter(int(np.prod(sizes)) + offset, dtype)
         fill = self.draw(st.integers(-2, 2))
         where = Access(place, tuple(indices), row_major(sizes), tuple(sizes), guarded, offset)
-        return self.body.load(where, fill=float(fill))
+        return self.wide(self.body.load(where, dtype, fill=float(fill)))
 
-    def output(self, own: tuple[int, ...], *, kept: bool) -> Access:
+    def wide(self, value: int) -> int:
+        """A float as float32."""
+        return value if self.body.types[value] == F32 else self.body.compute("cast", value, dtype=F32)
+
+    def output(self, own: tuple[int, ...], dtype: DType = F32, *, kept: bool) -> Access:
         """A new parameter with one element for each index of the row axes and of `own`, in some order."""
         order = self.draw(st.permutations([*range(self.rows), *own]))
         sizes = [self.axes[number] for number in order] or [1]
-        place = self.parameter(int(np.prod(sizes)), written=True)
+        place = self.parameter(int(np.prod(sizes)), dtype, written=True)
         if kept:
             self.stored.append((place, tuple(order)))
         return access(place, sizes, *(order or [axis()]))
@@ -84,8 +90,10 @@ class _Draft:
         if not fitting:
             return None
         place, order = self.draw(st.sampled_from(fitting))
-        self.parameters[place] = Parameter(F32, self.parameters[place].size, True, True)
-        return self.body.load(access(place, [self.axes[number] for number in order] or [1], *(order or [axis()])))
+        dtype = self.parameters[place].dtype
+        self.parameters[place] = Parameter(dtype, self.parameters[place].size, True, True)
+        there = access(place, [self.axes[number] for number in order] or [1], *(order or [axis()]))
+        return self.wide(self.body.load(there, dtype))
 
     def mix(self, floats: list[int]) -> int:
         """An operation on two floats, which keeps them small integers."""
@@ -116,7 +124,9 @@ class _Draft:
                 kind = self.draw(st.sampled_from(["sum", "sum", "max", "min", "argmax", "argmin"]))
                 results.append(self.body.reduce(kind, self.draw(st.sampled_from(local))))
         if self.draw(st.booleans()):
-            self.body.store(self.output(own, kept=True), local[-1])
+            dtype = self.draw(st.sampled_from([F32, HALF]))
+            stored = local[-1] if dtype == F32 else self.body.compute("cast", local[-1], dtype=dtype)
+            self.body.store(self.output(own, dtype, kept=True), stored)
         elif own and local_integers and self.draw(st.booleans()):
             self.scatter(own, local[-1], self.draw(st.sampled_from(local_integers)))
         if own:

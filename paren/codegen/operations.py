@@ -76,9 +76,9 @@ class Operation:
         the processor's own conversion does not keep them."""
         w = self.writer
         bits = w.value(f"bitcast float {a} to i32")
-        odd = w.value(f"and i32 {w.value(f'lshr i32 {bits}, 16')}, 1")
+        odd = w.value(f"lshr i32 {w.value(f'shl i32 {bits}, 15')}, 31")
         carried = w.value(f"add i32 {w.value(f'add i32 {bits}, 32767')}, {odd}")
-        missing = w.value(f"or i32 {w.value(f'and i32 {bits}, {-(1 << 31)}')}, {0x7FC00000}")
+        missing = w.value(f"or i32 {bits}, {1 << 22}")  # quiet, whatever its payload
         whole = w.select(w.value(f"fcmp uno float {a}, {real(0.0)}"), "i32", missing, carried)
         return w.value(f"bitcast i32 {w.value(f'and i32 {whole}, {-(1 << 16)}')} to float")
 
