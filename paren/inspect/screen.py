@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from paren.inspect.regions import GraphReport, RegionGroup, group_regions
+from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
 from paren.train.size import show_bytes
@@ -93,11 +94,12 @@ def _time(report: Explanation) -> list[str]:
         for region in graph.regions
         if region.cost.flops
     )
+    dtype = DType.BFLOAT16 if report.program.run.precision == DType.BFLOAT16.value else DType.FLOAT32
     rate = report.program.run.batch / max(report.seconds, 1e-12)
     work = f"{show_number(cost.flops / 1e9)} GFLOP of products, {show_number(cost.bytes / 1e9)} GB"
     share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it with products"
     limit = (
-        f"counting on {show_number(limits.products['float32'] / 1e9)} GFLOP/s of products, "
+        f"counting on {show_number(limits.product_rate(dtype) / 1e9)} GFLOP/s of {dtype} products, "
         f"{show_number(limits.traffic / 1e9)} GB/s, {show_number(limits.instructions / 1e9)} G instructions/s"
     )
     text = f"{show_seconds(report.seconds)} a step predicted, {share}; {work}; {show_number(rate)} examples/s"

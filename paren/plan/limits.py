@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paren.ir.types import DType
 from paren.plan.cost import Cost, step_cost
-from paren.plan.plan import Buffer, Product, Step
+from paren.plan.plan import Buffer, Loop, Product, Step
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,19 @@ class Limits:
 def step_seconds(step: Step, buffers: Mapping[int, Buffer], limits: Limits, cost: Cost | None = None) -> float:
     """The least time of a step: the longest of moving its bytes, its products and its instructions, and its start.
     `cost` is the step's, if it is known already."""
-    dtype = buffers[step.a.buffer].type.dtype if isinstance(step, Product) else DType.FLOAT32
-    return cost_seconds(step_cost(step, buffers) if cost is None else cost, limits, dtype) + limits.start
+    known = step_cost(step, buffers) if cost is None else cost
+    return cost_seconds(known, limits, _product_dtype(step, buffers)) + limits.start
+
+
+def _product_dtype(step: Step, buffers: Mapping[int, Buffer]) -> DType:
+    """The type that the products of a step multiply in; float32 if it has none."""
+    if isinstance(step, Product):
+        return DType.BFLOAT16 if step.rounded else buffers[step.a.buffer].type.dtype
+    if isinstance(step, Loop):
+        for piece in step.body:
+            if isinstance(piece.step, Product):
+                return DType.BFLOAT16 if piece.step.rounded else piece.dtypes[0]
+    return DType.FLOAT32
 
 
 def cost_seconds(cost: Cost, limits: Limits, dtype: DType = DType.FLOAT32) -> float:

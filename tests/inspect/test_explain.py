@@ -144,6 +144,24 @@ def test_the_variant_with_twelve_layers_fits_on_the_screen_too(tmp_path: Path) -
     assert re.search(r"^  x 12 +product 1024x768x3072 ", str(report), re.MULTILINE)
 
 
+def test_products_of_bfloat16_have_their_own_rate(gpt: Experiment) -> None:
+    """Loops over tiles multiply in the type of their products."""
+    whole, half = (each.explain(card="h100-80g") for each in (gpt, paren.load(GPT, set={"precision": "bfloat16"})))
+    assert "GFLOP/s of float32 products" in str(whole)
+    assert "GFLOP/s of bfloat16 products" in str(half)
+    assert whole.seconds is not None
+    assert half.seconds is not None
+    assert half.seconds < whole.seconds / 2
+    rate = half.data["target"]["limits"]["products"]["bfloat16"]
+    (graph,) = [graph for graph in half.graphs if graph.name == "accumulate"]
+    assert graph.tiles > 0
+    for region in graph.regions:
+        assert region.seconds is not None
+        assert region.seconds >= region.cost.flops / rate
+        if region.kind not in ("kernel", "product"):
+            assert region.seconds < region.cost.flops / whole.data["target"]["limits"]["products"]["float32"]
+
+
 def test_a_card_that_is_too_small_is_told(gpt: Experiment) -> None:
     report = gpt.explain(memory="1200MiB")
     assert not report.data["memory"]["fits"]
