@@ -49,7 +49,7 @@ class TileSizes:
 
     smallest: int = 4 << 20
     parallel: int = 512 << 10
-    sequential: int = 32 << 20
+    sequential: int = 64 << 20
     least_rows: int = 64
     lanes: int = 64
     lane_bytes: int = 64 << 20
@@ -349,7 +349,8 @@ def tiles_of(plan: Plan, cluster: Cluster, sizes: TileSizes) -> list[Tile]:
     rows = max(least, limit // (grid.columns * item) // least * least)
     if masked is not None:
         rows = min(rows, max(least, grid.rows // MOST_VARIANTS))
-    count = max(1, -(-grid.rows // rows))
+    rows = -(-(-(-grid.rows // -(-grid.rows // rows))) // least) * least  # as even as multiples of `least` can be
+    count = -(-grid.rows // rows)
     step = -(-grid.columns // MOST_VARIANTS)
     tiles = []
     for number in reversed(range(count)):
