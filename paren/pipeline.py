@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from paren.ir.graph import Graph
 from paren.ir.verify import verify
@@ -21,6 +22,7 @@ from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.memory import kernels_of, place
 from paren.plan.plan import Plan
+from paren.plan.rematerialization import drop_cheap, fit
 from paren.plan.schedule import schedule
 from paren.plan.tile import tile
 from paren.plan.verify_kernel import verify_kernel
@@ -36,9 +38,23 @@ def prepare(graph: Graph) -> Graph:
     return normal
 
 
-def plan_graph(graph: Graph, written_slots: Collection[str] = ()) -> Plan:
+@dataclass(frozen=True)
+class Planning:
+    """How graphs are planned. `patterns`: whether large values are cut into tiles and cheap ones made again; results
+    agree to rounding without. `budget`: bytes of an arena, beyond which values are computed again instead of kept as
+    far as that helps."""
+
+    patterns: bool = True
+    budget: int | None = None
+
+
+def plan_graph(graph: Graph, written_slots: Collection[str] = (), planning: Planning = Planning()) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
-    plan = tile(schedule(lower(prepare(graph))))
+    plan = schedule(lower(prepare(graph)))
+    if planning.patterns:
+        plan = drop_cheap(tile(plan))
+    if planning.budget is not None:
+        plan = fit(plan, planning.budget)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
     placed = place(plan, written_slots)

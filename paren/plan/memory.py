@@ -43,34 +43,12 @@ def place(plan: Plan, written_slots: Collection[str] = ()) -> Plan:
 
 def reads_of(step: Step) -> tuple[int, ...]:
     """Ids of the buffers whose content a step needs."""
-    match step:
-        case Launch(kernel=kernel, buffers=buffers):
-            return tuple(b for b, p in zip(buffers, kernel.parameters, strict=True) if p.reads)
-        case Product(a=a, b=b, c=c, accumulate=accumulate):
-            return (a.buffer, b.buffer, c.buffer) if accumulate else (a.buffer, b.buffer)
-        case Copy(source=source):
-            return (source,)
-        case Loop(scratch=scratch, body=body):
-            # What an earlier piece of the same iteration wrote is no content from before the loop.
-            written: set[int] = {scratch}
-            found: list[int] = []
-            for piece in body:
-                found += [id for id in reads_of(piece.step) if id not in written]
-                written.update(writes_of(piece.step))
-            return tuple(dict.fromkeys(found))
+    return step.reads
 
 
 def writes_of(step: Step) -> tuple[int, ...]:
     """Ids of the buffers that a step changes."""
-    match step:
-        case Launch(kernel=kernel, buffers=buffers):
-            return tuple(b for b, p in zip(buffers, kernel.parameters, strict=True) if p.writes)
-        case Product(c=c):
-            return (c.buffer,)
-        case Copy(target=target):
-            return (target,)
-        case Loop(scratch=scratch, body=body):
-            return tuple(dict.fromkeys([scratch, *(id for piece in body for id in writes_of(piece.step))]))
+    return step.writes
 
 
 S = TypeVar("S", bound=Step)
@@ -78,6 +56,8 @@ S = TypeVar("S", bound=Step)
 
 def substitute(step: S, old: int, new: int) -> S:
     """The step with one buffer in place of another."""
+    if old not in step.reads and old not in step.writes:
+        return step
     match step:
         case Launch(buffers=buffers):
             return replace(step, buffers=tuple(new if b == old else b for b in buffers))
@@ -88,7 +68,8 @@ def substitute(step: S, old: int, new: int) -> S:
             return replace(step, source=new if source == old else source, target=new if target == old else target)
         case Loop(body=body, steps=steps):
             pieces = tuple(replace(piece, step=substitute(piece.step, old, new)) for piece in body)
-            return replace(step, body=pieces, steps=tuple(substitute(inner, old, new) for inner in steps))
+            inside = tuple(substitute(inner, old, new) for inner in steps)
+            return replace(step, body=pieces, steps=inside, scratch=new if step.scratch == old else step.scratch)
 
 
 # State updates ------------------------------------------------------------------------------------------------------

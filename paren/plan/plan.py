@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 
 from paren.ir.types import DType, TensorType
@@ -45,6 +46,16 @@ class Launch:
     spans: tuple[Span, ...]
     nodes: tuple[str, ...]  # what it computes, for reports: "%12 exp", ...
 
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Ids of the buffers whose content it needs."""
+        return tuple(b for b, p in zip(self.buffers, self.kernel.parameters, strict=True) if p.reads)
+
+    @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """Ids of the buffers that it changes."""
+        return tuple(b for b, p in zip(self.buffers, self.kernel.parameters, strict=True) if p.writes)
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -83,6 +94,17 @@ class Product:
     nodes: tuple[str, ...]
     rounded: bool = False
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Ids of the buffers whose content it needs."""
+        operands = (self.a.buffer, self.b.buffer)
+        return (*operands, self.c.buffer) if self.accumulate else operands
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The id of the buffer that it changes."""
+        return (self.c.buffer,)
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -92,6 +114,16 @@ class Copy:
     target: int
     spans: tuple[Span, ...]
     nodes: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The id of the buffer that it copies from."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The id of the buffer that it copies to."""
+        return (self.target,)
 
 
 @dataclass(frozen=True)
@@ -136,6 +168,21 @@ class Loop:
     def iterations(self) -> int:
         """How often the body runs."""
         return prod(self.sizes)
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Ids of the buffers whose content from before the loop it needs."""
+        written = {self.scratch}
+        found: list[int] = []
+        for piece in self.body:
+            found += [id for id in piece.step.reads if id not in written]
+            written.update(piece.step.writes)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """Ids of the buffers that it changes, the scratch among them."""
+        return tuple(dict.fromkeys([self.scratch, *(id for piece in self.body for id in piece.step.writes)]))
 
     @property
     def spans(self) -> tuple[Span, ...]:

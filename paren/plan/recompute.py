@@ -1,110 +1,142 @@
 """Values computed a second time where they are used late, so that they need not be kept in between.
 
 The steps that made a value are run again, with their results in new buffers: the same kernels on the same operands, so
-the bits are the same. A kernel that ran for several results is cut down to those that are wanted.
+the bits are the same. A kernel that ran for several results is cut down to those that are wanted; what it stored and is
+still kept, it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from paren.plan.kernel import Accumulate, Compute, Kernel, Load, Parameter, Reduce, Stage, Statement, Store
+from paren.plan.kernel import (
+    Access,
+    Accumulate,
+    AxisIndex,
+    Compute,
+    Constant,
+    Kernel,
+    Load,
+    Parameter,
+    Reduce,
+    Stage,
+    Statement,
+    Store,
+)
 from paren.plan.memory import reads_of, substitute, writes_of
-from paren.plan.plan import Buffer, Launch, Place, Plan, Product
+from paren.plan.plan import Buffer, Launch, Loop, Place, Plan, Product
+
+Repeatable = Launch | Product | Loop
 
 
 @dataclass(frozen=True)
 class Again:
-    """Buffer `value` made again for the step `before` and all later ones, by running `steps` (numbers) once more."""
+    """Buffer `value` made again for the step `before` and all later ones, by running `steps` ahead of it."""
 
     value: int
     before: int
-    steps: tuple[int, ...]
+    steps: tuple[Repeatable, ...]
 
 
-def find_chain(plan: Plan, value: int, before: int, kept: Sequence[int]) -> Again | None:
-    """How `value` can be made again ahead of step `before`. `kept` are buffers that are alive there; what else the
-    steps read is made again too. None where that needs what is gone, or steps that change state."""
-    buffers = {buffer.id: buffer for buffer in plan.buffers}
+@dataclass(frozen=True)
+class Uses:
+    """Of an unplaced plan: the buffers by id, and the steps (numbers) that write and that touch each."""
+
+    buffers: dict[int, Buffer]
+    writers: dict[int, list[int]]
+    touching: dict[int, list[int]]
+
+
+def uses_of(plan: Plan) -> Uses:
     writers: dict[int, list[int]] = {}
+    touching: dict[int, list[int]] = {}
     for number, step in enumerate(plan.steps):
-        for id in writes_of(step):
+        written = writes_of(step)
+        for id in written:
             writers.setdefault(id, []).append(number)
-    wanted, steps, seen = [value], [], set()
-    while wanted:
-        id = wanted.pop()
-        if id in seen:
+        for id in {*reads_of(step), *written}:
+            touching.setdefault(id, []).append(number)
+    return Uses({buffer.id: buffer for buffer in plan.buffers}, writers, touching)
+
+
+def find_chain(plan: Plan, uses: Uses, value: int, before: int, longest: int = 8) -> Again | None:
+    """How `value` can be made again ahead of step `before`. What the steps read must be alive there, else it is made
+    again too, by at most `longest` steps in all. None where that needs what is gone, or steps that change state."""
+    wanted: dict[int, set[int]] = {}  # number of a step -> its results that are needed
+    cut: dict[int, Repeatable] = {}
+    pending = [value]
+    while pending:
+        id = pending.pop()
+        made = uses.writers.get(id, [])
+        if len(made) != 1 or made[0] >= before or id in plan.outputs.values():
+            return None
+        number = made[0]
+        if id in wanted.setdefault(number, set()):
             continue
-        seen.add(id)
-        made = writers.get(id, [])
-        if len(made) != 1 or made[0] >= before:
+        wanted[number].add(id)
+        step = plan.steps[number]
+        if len(wanted) > longest or not _is_repeatable(step, uses):
             return None
-        step = plan.steps[made[0]]
-        if not isinstance(step, Launch | Product) or (isinstance(step, Product) and step.accumulate):
-            return None
-        if any(buffers[other].place is not Place.ARENA for other in writes_of(step)):
-            return None
-        steps.append(made[0])
+        if isinstance(step, Launch):
+            alive = {other for other in step.buffers if other != value and uses.touching[other][-1] >= before}
+            step = only_results(step, wanted[number], alive)
+        assert isinstance(step, Launch | Product | Loop)
+        cut[number] = step
         for read in reads_of(step):
-            source = buffers[read]
-            if source.place is Place.ARENA and read not in kept:
-                wanted.append(read)
-            elif source.place is Place.STATE and any(made[0] < number < before for number in writers.get(read, ())):
-                return None
-    return Again(value, before, tuple(sorted(set(steps))))
+            source = uses.buffers[read]
+            if source.place is Place.STATE:
+                if any(number < other < before for other in uses.writers.get(read, ())):
+                    return None
+            elif source.place is Place.ARENA and (uses.touching[read][-1] < before or read == value):
+                pending.append(read)
+    return Again(value, before, tuple(cut[number] for number in sorted(cut)))
 
 
-def compute_again(plan: Plan, again: Again) -> Plan:
-    """The plan in which step `again.before` and later ones read a second copy of the value."""
+def _is_repeatable(step: object, uses: Uses) -> bool:
+    if not isinstance(step, Launch | Product | Loop) or (isinstance(step, Product) and step.accumulate):
+        return False
+    return all(uses.buffers[id].place is Place.ARENA for id in writes_of(step))
+
+
+def compute_again(plan: Plan, again: Again) -> tuple[Plan, int]:
+    """The plan in which step `again.before` and later ones read a second copy of the value, and the copy's buffer."""
     buffers = list(plan.buffers)
     by_id = {buffer.id: buffer for buffer in buffers}
+    last = max(by_id)
     renamed: dict[int, int] = {}
-    copies: list[Launch | Product] = []
-    wanted = _needed(plan, again)
-    for number in again.steps:
-        step = plan.steps[number]
-        assert isinstance(step, Launch | Product)
-        if isinstance(step, Launch):
-            step = only_results(step, wanted)
+    copies: list[Repeatable] = []
+    for step in again.steps:
         for id in writes_of(step):
-            if id not in renamed:
-                old = by_id[id]
-                renamed[id] = max(buffer.id for buffer in buffers) + 1
-                buffers.append(Buffer(renamed[id], f"{old.name} again", old.type, Place.ARENA, 0, 0, 0, old.span))
-        for old_id, new_id in renamed.items():
-            step = substitute(step, old_id, new_id)
+            last += 1
+            renamed[id] = last
+            buffers.append(replace(by_id[id], id=last, name=f"{by_id[id].name} again"))
+        for old, new in renamed.items():
+            step = substitute(step, old, new)
         copies.append(step)
     late = tuple(substitute(step, again.value, renamed[again.value]) for step in plan.steps[again.before :])
-    return replace(plan, buffers=tuple(buffers), steps=(*plan.steps[: again.before], *copies, *late))
+    steps = (*plan.steps[: again.before], *copies, *late)
+    return replace(plan, buffers=tuple(buffers), steps=steps), renamed[again.value]
 
 
-def _needed(plan: Plan, again: Again) -> set[int]:
-    """The buffers that the repeated steps have to fill: the value, and what they read of one another."""
-    written = {id for number in again.steps for id in writes_of(plan.steps[number])}
-    read = {id for number in again.steps for id in reads_of(plan.steps[number])}
-    return {again.value} | (written & read)
-
-
-def only_results(launch: Launch, wanted: set[int]) -> Launch:
-    """The launch without what it does for other buffers than `wanted` only."""
+def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int] = ()) -> Launch:
+    """The launch without what it does for other buffers than `wanted` only. What it stored to `alive` buffers is still
+    there: it loads that instead. Unchanged where a stage loads what an earlier one stored to a buffer that is gone."""
     kernel = launch.kernel
-    kept = {i for i, id in enumerate(launch.buffers) if id in wanted or not kernel.parameters[i].writes}
-    if len(kept) == len(launch.buffers):
+    written = {i for i, parameter in enumerate(kernel.parameters) if parameter.writes}
+    stored = {i for i in written if launch.buffers[i] in wanted}
+    if stored == written:
         return launch
-    needed = _values_for(kernel, kept)
-    if any(
-        isinstance(s, Load) and s.result in needed and s.access.parameter not in kept
-        for stage in kernel.stages
-        for s in stage.body
-    ):
-        return launch  # a later stage loads what an earlier one stored for another result
-    stages = []
-    for stage in kernel.stages:
-        body = tuple(statement for statement in stage.body if _is_kept(statement, kept, needed))
-        if body:
-            stages.append((stage.axes, body))
-    used = sorted({s.access.parameter for _, body in stages for s in body if isinstance(s, Load | Store | Accumulate)})
+    kernel = _load_what_is_kept(kernel, {i for i in written - stored if launch.buffers[i] in alive})
+    needed = _values_for(kernel, stored)
+    loaded = {
+        s.access.parameter for stage in kernel.stages for s in stage.body if isinstance(s, Load) and s.result in needed
+    }
+    if any(launch.buffers[i] not in alive for i in (loaded & written) - stored):
+        return launch
+    stages = [(stage.axes, tuple(s for s in stage.body if _is_kept(s, stored, needed))) for stage in kernel.stages]
+    stages = [(axes, body) for axes, body in stages if body]
+    used = sorted(loaded | stored)
     number = {old: new for new, old in enumerate(used)}
 
     def renumber(statement: Statement) -> Statement:
@@ -112,49 +144,94 @@ def only_results(launch: Launch, wanted: set[int]) -> Launch:
             return replace(statement, access=replace(statement.access, parameter=number[statement.access.parameter]))
         return statement
 
-    parameters = tuple(_with_flags(kernel, i, [body for _, body in stages]) for i in used)
+    def flags(i: int) -> Parameter:
+        if i in stored:
+            return kernel.parameters[i]
+        return replace(kernel.parameters[i], reads=True, writes=False)
+
     cut = replace(
         kernel,
-        parameters=parameters,
+        parameters=tuple(map(flags, used)),
         stages=tuple(Stage(axes, tuple(map(renumber, body))) for axes, body in stages),
     )
     return replace(launch, kernel=cut, buffers=tuple(launch.buffers[i] for i in used))
 
 
-def _with_flags(kernel: Kernel, parameter: int, bodies: Sequence[tuple[Statement, ...]]) -> Parameter:
-    """The parameter with its flags; one whose content before the launch was read is still read if it is loaded."""
-    loaded = any(isinstance(s, Load) and s.access.parameter == parameter for body in bodies for s in body)
-    old = kernel.parameters[parameter]
-    return replace(old, reads=old.reads and (loaded or old.writes))
+def _load_what_is_kept(kernel: Kernel, kept: Collection[int]) -> Kernel:
+    """The kernel with a load in place of every value that equals one which it stores to a `kept` parameter, at the
+    same place of the same loop."""
+    classes = _equal_values(kernel)
+    found: dict[tuple[int, tuple[int, ...]], Access] = {}
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Store) and s.access.parameter in kept:
+                found.setdefault((classes[s.value], stage.axes), s.access)
+    stages = []
+    for stage in kernel.stages:
+        body: list[Statement] = []
+        for s in stage.body:
+            if isinstance(s, Compute):
+                access = found.get((classes[s.result], stage.axes))
+                if access is not None and kernel.parameters[access.parameter].dtype is s.dtype:
+                    body.append(Load(s.result, access, s.dtype))
+                    continue
+            body.append(s)
+        stages.append(Stage(stage.axes, tuple(body)))
+    return replace(kernel, stages=tuple(stages))
 
 
-def _is_kept(statement: Statement, parameters: set[int], needed: set[int]) -> bool:
+def _equal_values(kernel: Kernel) -> dict[int, int]:
+    """For each value a number that equal expressions share. Loads of what the kernel stores are equal to nothing."""
+    numbers: dict[tuple[object, ...], int] = {}
+    classes: dict[int, int] = {}
+    for stage in kernel.stages:
+        for s in stage.body:
+            match s:
+                case Constant(result, value, dtype):
+                    key: tuple[object, ...] = ("constant", repr(value), dtype)
+                case AxisIndex(result, index, dtype):
+                    key = ("axis", index, dtype)
+                case Load(result, access, dtype, fill) if not kernel.parameters[access.parameter].writes:
+                    key = ("load", access, dtype, repr(fill))
+                case Compute(result, op, args, dtype, attrs):
+                    key = (op, tuple(classes[arg] for arg in args), dtype, attrs)
+                case Load(result) | Reduce(result):
+                    key = ("only", result)
+                case _:
+                    continue
+            classes[result] = numbers.setdefault(key, len(numbers))
+    return classes
+
+
+def _is_kept(statement: Statement, stored: Collection[int], needed: Collection[int]) -> bool:
     if isinstance(statement, Store | Accumulate):
-        return statement.access.parameter in parameters
+        return statement.access.parameter in stored
     return statement.result in needed
 
 
-def _values_for(kernel: Kernel, parameters: set[int]) -> set[int]:
+def _values_for(kernel: Kernel, stored: Collection[int]) -> set[int]:
     """The values that the stores to these parameters need, found backwards."""
     needed: set[int] = set()
     for stage in reversed(kernel.stages):
         for statement in reversed(stage.body):
-            if isinstance(statement, Store | Accumulate):
-                if statement.access.parameter not in parameters:
-                    continue
-                needed.add(statement.value)
-                access = statement.access
-            elif statement.result not in needed:
-                continue
-            elif isinstance(statement, Compute):
-                needed.update(statement.args)
-                continue
-            elif isinstance(statement, Reduce):
-                needed.add(statement.value)
-                continue
-            elif isinstance(statement, Load):
-                access = statement.access
-            else:
-                continue
-            needed.update(index.value for index in access.indices if index.value is not None)
+            needed.update(_operands(statement, stored, needed))
     return needed
+
+
+def _operands(statement: Statement, stored: Collection[int], needed: Collection[int]) -> Sequence[int]:
+    """The values that a statement uses, if it is needed."""
+    match statement:
+        case Store(access, value) | Accumulate(access, value):
+            if access.parameter not in stored:
+                return ()
+            return (value, *(index.value for index in access.indices if index.value is not None))
+        case Compute(result, _, args):
+            return args if result in needed else ()
+        case Reduce(result, _, value):
+            return (value,) if result in needed else ()
+        case Load(result, access):
+            if result not in needed:
+                return ()
+            return tuple(index.value for index in access.indices if index.value is not None)
+        case _:
+            return ()

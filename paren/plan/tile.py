@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
+from math import ceil, prod
 
 from paren.ir.types import DType, TensorType
 from paren.plan.decision import Decision, Pattern
@@ -22,7 +22,7 @@ from paren.plan.kernel import Kernel
 from paren.plan.mask import Masked, cut_columns, masked_columns
 from paren.plan.memory import place, reads_of, writes_of
 from paren.plan.plan import Buffer, Launch, Loop, Piece, Place, Plan, Product, Step
-from paren.plan.recompute import compute_again, find_chain
+from paren.plan.recompute import Uses, compute_again, find_chain, uses_of
 from paren.plan.schedule import dependencies
 from paren.plan.slices import (
     Grid,
@@ -58,12 +58,15 @@ class TileSizes:
 def tile(plan: Plan, sizes: TileSizes = TileSizes()) -> Plan:
     """The plan with every cluster of steps around a large short-lived value as a loop over tiles of it, and what was
     decided about each."""
+    uses = uses_of(plan)
     for find in (_find_again, _find):
         for value in _large(plan, sizes.smallest):
-            if any(buffer.id == value for buffer in plan.buffers):  # no loop holds it already
-                plan = find(plan, value, sizes) or plan
+            if value in uses.touching:  # no loop holds it already
+                found = find(plan, uses, value, sizes)
+                if found is not None:
+                    plan, uses = found, uses_of(found)
     decisions = [_decision(step) for step in plan.steps if isinstance(step, Loop)]
-    decisions += [_left_whole(plan, value) for value in _outer_products(plan, sizes)]
+    decisions += [_left_whole(plan, uses, value) for value in _outer_products(plan, sizes)]
     return replace(plan, decisions=(*plan.decisions, *decisions))
 
 
@@ -91,9 +94,9 @@ def _outer_products(plan: Plan, sizes: TileSizes) -> list[int]:
     ]
 
 
-def _left_whole(plan: Plan, value: int) -> Decision:
+def _left_whole(plan: Plan, uses: Uses, value: int) -> Decision:
     buffer = next(buffer for buffer in plan.buffers if buffer.id == value)
-    found = find_cluster(plan, value)
+    found = find_cluster(plan, uses, value)
     reason = found if isinstance(found, str) else "it is no larger than a tile"
     pattern = Pattern.ATTENTION if len(_plain(buffer)) > 2 else Pattern.HEAD
     return Decision(pattern, False, reason, buffer.span, buffer.type.bytes)
@@ -117,53 +120,33 @@ def _plain(buffer: Buffer) -> tuple[int, ...]:
     return tuple(size for size in buffer.type.shape if size != 1)
 
 
-def _find(plan: Plan, value: int, sizes: TileSizes) -> Plan | None:
+def _find(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Plan | None:
     """The plan with the cluster around a value as a loop, if it is one and its tiles are fewer than the whole."""
-    cluster = find_cluster(plan, value)
+    cluster = find_cluster(plan, uses, value)
     if isinstance(cluster, str) or len(tiles_of(plan, cluster, sizes)) * prod(cluster.grid.loops) == 1:
         return None
     return _with_loop(plan, cluster, sizes)
 
 
-def _find_again(plan: Plan, value: int, sizes: TileSizes) -> Plan | None:
+def _find_again(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Plan | None:
     """The same for a value that no cluster holds, because it is used again late: it is made again after the widest gap
     between its uses."""
-    touching = _touching(plan, value)
+    touching = uses.touching[value]
     gaps = [(after - before, -after) for before, after in pairwise(touching)]
-    if not gaps or max(gaps)[0] == 1 or isinstance(find_cluster(plan, value), Cluster):
+    if not gaps or max(gaps)[0] == 1 or isinstance(find_cluster(plan, uses, value), Cluster):
         return None
     late = -max(gaps)[1]
-    alive = {id for step in plan.steps[late:] for id in reads_of(step)} - {value}
-    again = find_chain(plan, value, late, tuple(alive))
-    if again is None or any(not _is_short(plan, id) for id in _remade(plan, again.steps, value)):
+    again = find_chain(plan, uses, value, late)
+    if again is None:
         return None
-    doubled = compute_again(plan, again)
-    early = _find(doubled, value, sizes)
+    remade = {id for step in again.steps for id in writes_of(step)} - {value}
+    if any(uses.touching[id][-1] - uses.touching[id][0] > NEAR for id in remade):
+        return None
+    doubled, copy = compute_again(plan, again)
+    early = _find(doubled, uses_of(doubled), value, sizes)
     if early is None:
         return None
-    copy = next(b.id for b in doubled.buffers if b.id >= len(plan.buffers) and b.name == f"{_name(plan, value)} again")
-    return _find(early, copy, sizes)
-
-
-def _remade(plan: Plan, steps: Sequence[int], value: int) -> set[int]:
-    return {id for n in steps for id in reads_of(plan.steps[n]) if id in _written(plan, steps)} - {value}
-
-
-def _written(plan: Plan, steps: Sequence[int]) -> set[int]:
-    return {id for n in steps for id in writes_of(plan.steps[n])}
-
-
-def _name(plan: Plan, id: int) -> str:
-    return next(buffer.name for buffer in plan.buffers if buffer.id == id)
-
-
-def _touching(plan: Plan, id: int) -> list[int]:
-    return [n for n, step in enumerate(plan.steps) if id in (*reads_of(step), *writes_of(step))]
-
-
-def _is_short(plan: Plan, id: int) -> bool:
-    touching = _touching(plan, id)
-    return touching[-1] - touching[0] <= NEAR
+    return _find(early, uses_of(early), copy, sizes)
 
 
 # Clusters -----------------------------------------------------------------------------------------------------------
@@ -181,15 +164,11 @@ class Cluster:
     masked: Masked | None
 
 
-def find_cluster(plan: Plan, value: int) -> Cluster | str:
+def find_cluster(plan: Plan, uses: Uses, value: int) -> Cluster | str:
     """The cluster around a value, or why there is none, in words."""
-    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    buffers, touching = uses.buffers, uses.touching
     outputs = set(plan.outputs.values())
     shape = _plain(buffers[value])
-    touching: dict[int, list[int]] = {}
-    for number, step in enumerate(plan.steps):
-        for id in {*reads_of(step), *writes_of(step)}:
-            touching.setdefault(id, []).append(number)
 
     def may_live_inside(id: int) -> bool:
         buffer, uses = buffers[id], touching[id]
@@ -349,7 +328,8 @@ def tiles_of(plan: Plan, cluster: Cluster, sizes: TileSizes) -> list[Tile]:
     rows = max(least, limit // (grid.columns * item) // least * least)
     if masked is not None:
         rows = min(rows, max(least, grid.rows // MOST_VARIANTS))
-    rows = -(-(-(-grid.rows // -(-grid.rows // rows))) // least) * least  # as even as multiples of `least` can be
+    even = ceil(grid.rows / ceil(grid.rows / rows))
+    rows = ceil(even / least) * least
     count = -(-grid.rows // rows)
     step = -(-grid.columns // MOST_VARIANTS)
     tiles = []
@@ -369,11 +349,13 @@ def _place_values(plan: Plan, cluster: Cluster, rows: int, scratch: int) -> tupl
     """
     steps = tuple(plan.steps[n] for n in cluster.steps)
     tile_type = (rows * cluster.grid.columns,)
+    touched = {id for step in steps for id in (*reads_of(step), *writes_of(step))}
     buffers = tuple(
         replace(buffer, type=TensorType(buffer.type.dtype, tile_type))
         if buffer.id in cluster.values
         else replace(buffer, place=Place.INPUT)
         for buffer in plan.buffers
+        if buffer.id in touched
     )
     placed = place(Plan("tiles", buffers, steps, {}, 0, ()))
     places = {

@@ -1,0 +1,145 @@
+"""Which values are computed again instead of kept: always those that cost next to nothing, and, where a plan is larger
+than its budget, more of them by cost per byte.
+
+Prices are nominal, so that a plan depends on its graph and its budget alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from paren.plan.cost import step_cost
+from paren.plan.decision import Decision, Pattern
+from paren.plan.memory import place, reads_of
+from paren.plan.plan import Launch, Place, Plan
+from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
+
+FLOPS = 200e9  # a second, of products
+INSTRUCTIONS = 50e9
+TRAFFIC = 20e9  # bytes
+WORTH = 0.01  # of the arena: less is not worth the work
+ROUNDS = 64
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which values count as kept: of at least `smallest` bytes, with at least `far` steps between two uses."""
+
+    smallest: int = 1 << 20
+    far: int = 16
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A value that need not be kept, and the seconds that it costs to make it again."""
+
+    again: Again
+    bytes: int
+    seconds: float
+
+
+def drop_cheap(plan: Plan, kept: Kept = Kept()) -> Plan:
+    """The unplaced plan with every large value made again that one kernel makes from what is kept anyway: normalised
+    values, activations. Only if that makes the arena smaller."""
+    uses = uses_of(plan)
+    found = [
+        c for c in _candidates(plan, uses, kept) if len(c.again.steps) == 1 and isinstance(c.again.steps[0], Launch)
+    ]
+    chosen = _compatible(found, sum(candidate.bytes for candidate in found))
+    changed = _apply(plan, chosen)
+    before, after = place(plan).arena_bytes, place(changed).arena_bytes
+    if before - after <= WORTH * before:
+        return plan
+    reason = f"{len(chosen)} values that one kernel makes from what is kept anyway"
+    return _decided(changed, reason, before - after)
+
+
+def fit(plan: Plan, budget: int, kept: Kept = Kept()) -> Plan:
+    """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
+    bytes, or until there is nothing left that helps."""
+    start = placed = place(plan).arena_bytes
+    best = plan
+    seconds = 0.0
+    for _ in range(ROUNDS):
+        if placed <= budget:
+            break
+        uses = uses_of(best)
+        busiest = _busiest(best, uses)
+        found = [c for c in _candidates(best, uses, kept) if uses.touching[c.again.value][0] < busiest < c.again.before]
+        chosen = _compatible(found, placed - budget)
+        changed = _apply(best, chosen)
+        arena = place(changed).arena_bytes
+        if arena >= placed:
+            break
+        seconds += sum(candidate.seconds for candidate in chosen)
+        best, placed = changed, arena
+    if best is plan:
+        return plan
+    reason = f"{len(best.steps) - len(plan.steps)} steps run again to fit, about {1e3 * seconds:.3g} ms a call"
+    return _decided(best, reason, start - placed)
+
+
+def _apply(plan: Plan, chosen: Sequence[Candidate]) -> Plan:
+    # From the end of the plan to its beginning, so that the numbers of the steps before stay what they are.
+    for candidate in sorted(chosen, key=lambda c: (-c.again.before, c.again.value)):
+        plan, _ = compute_again(plan, candidate.again)
+    return plan
+
+
+def _decided(plan: Plan, reason: str, saved: int) -> Plan:
+    decision = Decision(Pattern.RECOMPUTATION, True, reason, plan.steps[0].spans[0], saved)
+    return replace(plan, decisions=(*plan.decisions, decision))
+
+
+def _candidates(plan: Plan, uses: Uses, kept: Kept) -> Iterator[Candidate]:
+    for id, touching in uses.touching.items():
+        buffer = uses.buffers[id]
+        if buffer.place is not Place.ARENA or buffer.type.bytes < kept.smallest or len(touching) < 2:
+            continue
+        gap, late = max((after - before, after) for before, after in pairwise(touching))
+        if gap < kept.far:
+            continue
+        again = find_chain(plan, uses, id, late)
+        if again is not None:
+            yield Candidate(again, buffer.type.bytes, _seconds(again, uses))
+
+
+def _seconds(again: Again, uses: Uses) -> float:
+    total = 0.0
+    for step in again.steps:
+        cost = step_cost(step, uses.buffers)
+        total += cost.flops / FLOPS + max(cost.bytes / TRAFFIC, cost.instructions / INSTRUCTIONS)
+    return total
+
+
+def _compatible(found: Iterable[Candidate], excess: int) -> list[Candidate]:
+    """The cheapest by byte, as many as the excess takes. None reads what another one gives up."""
+    chosen: list[Candidate] = []
+    given_up: set[int] = set()
+    needed: set[int] = set()
+    for candidate in sorted(found, key=lambda c: (c.seconds / c.bytes, c.again.value)):
+        if excess <= 0:
+            break
+        reads = {id for step in candidate.again.steps for id in reads_of(step)}
+        if reads & given_up or candidate.again.value in needed:
+            continue
+        chosen.append(candidate)
+        given_up.add(candidate.again.value)
+        needed |= reads
+        excess -= candidate.bytes
+    return chosen
+
+
+def _busiest(plan: Plan, uses: Uses) -> int:
+    """The step at which most bytes of the arena are alive."""
+    live = [0] * (len(plan.steps) + 1)
+    outputs = set(plan.outputs.values())
+    for id, touching in uses.touching.items():
+        if uses.buffers[id].place is Place.ARENA:
+            live[touching[0]] += uses.buffers[id].type.bytes
+            if id not in outputs:
+                live[touching[-1] + 1] -= uses.buffers[id].type.bytes
+    totals = list(accumulate(live))
+    return max(range(len(plan.steps)), key=lambda step: totals[step])
