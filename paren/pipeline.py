@@ -6,6 +6,9 @@
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
+| schedule | steps in an order in which operands can be given up early | |
+| tile | steps around a large short-lived value -> a loop over its tiles | `plan.check_loop` |
+| rematerialization | steps run again, so that their results need not be kept | |
 | place | buffers -> lifetimes and offsets | `plan.check`, which does not look at lifetimes |
 """
 

@@ -66,10 +66,10 @@ def values_of(graph: Graph, scale: float = 1.0) -> dict[str, Array]:
     for node in graph.inputs:
         name = str(node.attrs["name"])
         if name.startswith("gradient:"):
-            values[name] = generator.standard_normal(node.shape).astype(np.float32)
+            values[name] = np.asarray(generator.standard_normal(node.shape)).astype(node.dtype.numpy)
         elif node.dtype.numpy.kind == "f":
             array = generator.standard_normal(node.shape) * (scale if name == "x" else 1.0)
-            values[name] = np.ones(node.shape, np.float32) if name == "$valid" else array.astype(np.float32)
+            values[name] = np.asarray(np.ones(node.shape) if name == "$valid" else array).astype(node.dtype.numpy)
         else:
             values[name] = generator.integers(0, 3, node.shape).astype(node.dtype.numpy)
     return values
