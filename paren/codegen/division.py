@@ -5,14 +5,15 @@ Nothing here depends on the number of threads, and bits depend on the blocks of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from paren.codegen.product import HEADER, Packing, Word
-from paren.codegen.tile import Shape
+from paren.codegen.product_table import HEADER, Packing, Word
+from paren.codegen.tile import Shape, sums_of
 from paren.ir.types import DType
 from paren.plan.plan import Matrix, Product
 from paren.text.errors import InternalError
@@ -25,11 +26,11 @@ NEAR = 32768  # bytes of B that are read in place, because the first-level cache
 
 @dataclass(frozen=True)
 class Blocks:
-    """The largest blocks: panels of A's rows, panels of B's columns, bytes of a row of A."""
+    """The largest blocks: panels of A's rows, panels of B's columns, steps of a tile along k."""
 
     a_panels: int
     b_panels: int
-    k_bytes: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -43,30 +44,56 @@ class Division:
     swapped: bool
 
 
-def blocks_of(shape: Shape) -> Blocks:
+@dataclass(frozen=True)
+class _Workspace:
+    """Where the parts of a workspace begin after B's panels, and where it ends."""
+
+    a: int
+    sums: int
+    end: int
+
+
+def blocks_of(shape: Shape, dtype: DType) -> Blocks:
     """Blocks for a processor: B's panels and A's rows share the second-level cache (bench/NOTES.md)."""
-    return Blocks(17, 8, 1536) if shape.bits == 512 else Blocks(24, 16, 1024)
+    steps = 384 if shape.bits == 512 else 256
+    if sums_of(dtype) is DType.FLOAT64:
+        steps //= 2
+    if dtype is DType.BFLOAT16:  # A's rows are packed, too
+        return Blocks(8, 8, steps) if shape.bits == 512 else Blocks(16, 8, steps)
+    return Blocks(17, 8, steps) if shape.bits == 512 else Blocks(24, 16, steps)
 
 
 def workspace_bytes(shape: Shape) -> int:
-    """The room of one thread for packed panels of any product."""
-    blocks = blocks_of(shape)
-    return HEADER + blocks.b_panels * blocks.k_bytes * shape.bits // 8 * shape.vectors // 4
+    """The room of one thread for any product."""
+    return max(_workspace(shape, dtype).end for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16))
 
 
-def divide(product: Product, dtype: DType, shape: Shape, workspaces: int) -> Division:
-    """The division of a product; `workspaces` is how many of `workspace_bytes` there are."""
+def _workspace(shape: Shape, dtype: DType) -> _Workspace:
+    blocks, vector = blocks_of(shape, dtype), shape.bits // 8
+    a = HEADER + blocks.b_panels * blocks.steps * shape.vectors * vector
+    if dtype is not DType.BFLOAT16:
+        return _Workspace(a, a, a)
+    sums = a + blocks.a_panels * blocks.steps * _ceil(shape.rows, shape.lanes(dtype)) * vector
+    rows, columns = blocks.a_panels * shape.rows, blocks.b_panels * shape.columns(dtype)
+    return _Workspace(a, sums, sums + rows * columns * sums_of(dtype).bytes)
+
+
+def divide(product: Product, dtypes: Sequence[DType], shape: Shape, workspaces: int) -> Division:
+    """The division of a product whose A, B and C are of these types; `workspaces` is how many of `workspace_bytes`
+    there are."""
     if product.c.transposed:
         raise InternalError("codegen", "the result of a product is transposed")
+    a_type, b_type, c_type = dtypes
     swapped = product.n == 1 and product.m > 1 and product.c.leading == 1
     if swapped:  # a column of C that lies like a row
         a, b = _turned(product.b), _turned(product.a)
         product = replace(product, a=a, b=b, m=1, n=product.m, c=replace(product.c, leading=product.m))
-    item, columns = dtype.bytes, shape.columns(dtype)
-    m, n, k = product.m, product.n, product.k
-    blocks = blocks_of(shape)
-    a_row, a_k = _strides(product.a, item)
-    b_k, b_column = _strides(product.b, item)
+        a_type, b_type = b_type, a_type
+    dtype = arithmetic(product, c_type)
+    m, n, k, columns = product.m, product.n, product.k, shape.columns(dtype)
+    blocks, workspace = blocks_of(shape, dtype), _workspace(shape, dtype)
+    a_row, a_k = _strides(product.a, a_type.bytes)
+    b_k, b_column = _strides(product.b, b_type.bytes)
     along_n = n >= m
     cell_m = max(LEAST_ROWS, _ceil(m, LINES if not along_n else LINE))
     panels = _ceil(n, columns)
@@ -80,9 +107,11 @@ def divide(product: Product, dtype: DType, shape: Shape, workspaces: int) -> Div
         Word.A_K: a_k,
         Word.B_K: b_k,
         Word.B_COLUMN: b_column,
-        Word.C_ROW: product.c.leading * item,
+        Word.C_ROW: product.c.leading * c_type.bytes,
         Word.ACCUMULATE: int(product.accumulate),
-        Word.PACKING: _packing(product, item, shape),
+        Word.ROUNDED: int(c_type is DType.BFLOAT16),
+        Word.A_PACKING: _packing_of_a(product, a_type, shape),
+        Word.B_PACKING: _packing_of_b(product, b_type, shape),
         Word.BLOCK_M: blocks.a_panels * shape.rows,
         Word.BLOCK_N: blocks.b_panels * columns,
         Word.BLOCK_K: block_k(k, dtype, shape),
@@ -93,35 +122,59 @@ def divide(product: Product, dtype: DType, shape: Shape, workspaces: int) -> Div
         Word.CELLS: count_m * count_n,
         Word.WORKSPACES: workspaces,
         Word.WORKSPACE_BYTES: workspace_bytes(shape),
+        Word.A_PLACE: workspace.a,
+        Word.SUMS_PLACE: workspace.sums,
     }
     table = np.zeros(len(Word), np.int64)
     for word, value in values.items():
         table[word] = value
-    offsets = batch_offsets(product, item)
+    offsets = batch_offsets(product, (a_type.bytes, b_type.bytes, c_type.bytes))
     return Division(table, offsets, count_m * count_n * len(offsets), swapped)
 
 
+def arithmetic(product: Product, result: DType) -> DType:
+    """The type that a product's operands are multiplied in, which chooses the function."""
+    return DType.BFLOAT16 if product.rounded else result
+
+
 def block_k(k: int, dtype: DType, shape: Shape) -> int:
-    """The size of all blocks of k but the last: as even as multiples of 16 allow."""
-    most = blocks_of(shape).k_bytes // dtype.bytes
-    return _ceil(_ceil(k, _ceil(k, most)), 16) * 16
+    """The size of all blocks of k but the last: as even as multiples of 32 allow."""
+    most = blocks_of(shape, dtype).steps * (2 if shape.paired(dtype) else 1)
+    return _ceil(_ceil(k, _ceil(k, most)), 32) * 32
 
 
-def batch_offsets(product: Product, item: int) -> npt.NDArray[np.int64]:
-    """Byte offsets of A, B and C for each matrix of the batch, in the order of its loops: int64[count 3]."""
+def batch_offsets(product: Product, items: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Byte offsets of A, B and C, whose elements have `items` bytes, for each matrix of the batch in the order of its
+    loops: int64[count 3]."""
     count, loops = prod(product.batch), len(product.batch)
     indices = np.indices(product.batch, dtype=np.int64).reshape(loops, count).T
     operands = (product.a, product.b, product.c)
     columns = [matrix.offset + indices @ np.array(matrix.batch_strides, np.int64).reshape(loops) for matrix in operands]
-    return np.ascontiguousarray(np.stack(columns, axis=1) * item)
+    return np.ascontiguousarray(np.stack(columns, axis=1) * np.array(items))
 
 
-def _packing(product: Product, item: int, shape: Shape) -> Packing:
-    """Whether B is packed: not if it is small and dense, or read only once or twice."""
-    if product.b.transposed and product.n > 1:
-        return Packing.TRANSPOSE
-    near = product.k * product.b.leading * item <= NEAR
-    return Packing.DIRECT if near or product.m <= 2 * shape.rows else Packing.COPY
+def _packing_of_a(product: Product, dtype: DType, shape: Shape) -> Packing:
+    """A is read in place, except where it has to be rounded, widened or made pairs of."""
+    in_pairs = not product.a.transposed and product.k % 2 == 0 and dtype is DType.BFLOAT16
+    if not product.rounded or (shape.pairs and in_pairs):
+        return Packing.DIRECT
+    return _kind(dtype, not product.a.transposed)
+
+
+def _packing_of_b(product: Product, dtype: DType, shape: Shape) -> Packing:
+    """B is read in place if it is small and dense, or read only once or twice."""
+    turned = product.b.transposed and product.n > 1
+    near = product.k * product.b.leading * dtype.bytes <= NEAR
+    if not product.rounded and not turned and (near or product.m <= 2 * shape.rows):
+        return Packing.DIRECT
+    return _kind(dtype, turned)
+
+
+def _kind(dtype: DType, turned: bool) -> Packing:
+    """How a panel is packed; `turned` says that its elements lie side by side along k."""
+    if dtype is DType.BFLOAT16:
+        return Packing.TRANSPOSE_HALVES if turned else Packing.COPY_HALVES
+    return Packing.TRANSPOSE if turned else Packing.COPY
 
 
 def _turned(matrix: Matrix) -> Matrix:

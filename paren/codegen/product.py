@@ -8,64 +8,19 @@ whatever the division,
     (C +) chain(block 0 of k) + chain(block 1 of k) + ...    from left to right,
 
 where a chain adds its products one by one to 0; blocks of k depend on k alone. Where the processor has a multiply-add
-of one rounding, chains use it.
+of one rounding, chains use it. Operands in bfloat16 are multiplied into sums of float32; a C in bfloat16 gets its sums,
+made in the workspace, rounded once.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from paren.codegen import packing, tile
-from paren.codegen.flow import least, loop, move, negate, when
+from paren.codegen.flow import least, move, negate, when
+from paren.codegen.product_table import Pointer, Word
+from paren.codegen.rectangle import emit_rectangle, emit_rounded, load_word
 from paren.codegen.tile import Shape
 from paren.codegen.writer import Writer
 from paren.ir.types import DType
-
-HEADER = 64  # bytes at the start of a workspace: a word that is 1 while a thread uses it
-
-
-class Word(IntEnum):
-    """Words of the table, int64. Strides in bytes; `BLOCK_*` the largest blocks."""
-
-    M = 0
-    N = 1
-    K = 2
-    A_ROW = 3
-    A_K = 4
-    B_K = 5
-    B_COLUMN = 6
-    C_ROW = 7
-    ACCUMULATE = 8
-    PACKING = 9
-    BLOCK_M = 10
-    BLOCK_N = 11
-    BLOCK_K = 12
-    CELL_M = 13
-    CELL_N = 14
-    ALONG_N = 15  # 1: a line of cells has the same columns of C; 0: the same rows
-    LINE = 16  # cells in a line
-    CELLS = 17  # cells of a matrix
-    WORKSPACES = 18
-    WORKSPACE_BYTES = 19
-
-
-class Packing(IntEnum):
-    """How B reaches the tiles. A partial last panel is copied even where the others are read in place."""
-
-    DIRECT = 0
-    COPY = 1
-    TRANSPOSE = 2
-
-
-class Pointer(IntEnum):
-    """The parameters of the function."""
-
-    A = 0
-    B = 1
-    C = 2
-    TABLE = 3
-    OFFSETS = 4  # int64[matrices 3]: byte offsets of A, B and C
-    WORKSPACES = 5
 
 
 def emit_product(shape: Shape, dtype: DType, name: str) -> str:
@@ -83,39 +38,42 @@ def emit_product(shape: Shape, dtype: DType, name: str) -> str:
             for vectors in widths
         ),
     ]
-    parts.append(packing.emit_copy(shape, dtype, f"noinline {attributes}"))
-    parts.append(packing.emit_transpose(shape, dtype, f"noinline {attributes}"))
-    parts.append(_Rectangle(shape, dtype).function(attributes))
-    parts.append(_entry(name, attributes))
+    parts += _packers("b", shape, dtype, shape.vectors, attributes)
+    if dtype is DType.BFLOAT16:
+        parts += _packers("a", shape, dtype, -(-shape.rows // shape.lanes(dtype)), attributes)
+        parts.append(emit_rounded(shape, attributes))
+    parts.append(emit_rectangle(shape, dtype, attributes))
+    parts.append(_entry(name, dtype, attributes))
     return "".join(parts)
 
 
-def _word(w: Writer, word: Word) -> str:
-    place = w.value(f"getelementptr i64, ptr %table, i64 {word.value}")
-    return w.value(f"load i64, ptr {place}, align 8")
+def _packers(operand: str, shape: Shape, dtype: DType, vectors: int, attributes: str) -> list[str]:
+    """The functions that pack an operand, and `@packers.*`, their addresses in the order of `Packing`."""
+    sources = (DType.FLOAT32, DType.BFLOAT16) if dtype is DType.BFLOAT16 else (dtype,)
+    parts, names = [], []
+    for source in sources:
+        for kind, emit in (("copy", packing.emit_copy), ("transpose", packing.emit_transpose)):
+            names.append(f"{kind}.{operand}.{source}")
+            parts.append(emit(shape, dtype, source, vectors, names[-1], f"noinline {attributes}"))
+    addresses = ", ".join(f"ptr @{name}" for name in names)
+    return [*parts, f"@packers.{operand} = private unnamed_addr constant [{len(names)} x ptr] [{addresses}]\n"]
 
 
-def _pieces(w: Writer, size: str, piece: str) -> str:
-    """How many pieces of at most `piece` make up `size`."""
-    raised = w.value(f"add i64 {size}, {w.value(f'sub i64 {piece}, 1')}")
-    return w.value(f"udiv i64 {raised}, {piece}")
-
-
-def _entry(name: str, attributes: str) -> str:
+def _entry(name: str, dtype: DType, attributes: str) -> str:
     """The function over units: takes a workspace, cuts the range of units into rectangles of single matrices."""
     w = Writer("t")
     for pointer in Pointer:
         place = w.value(f"getelementptr ptr, ptr %parameters, i64 {pointer.value}")
         w.put(f"%{pointer.name.lower()} = load ptr, ptr {place}, align 8")
     workspace = _claim(w)
-    cells, line = _word(w, Word.CELLS), _word(w, Word.LINE)
-    along_n = w.value(f"icmp ne i64 {_word(w, Word.ALONG_N)}, 0")
-    cell_m, cell_n = _word(w, Word.CELL_M), _word(w, Word.CELL_N)
-    m, n = _word(w, Word.M), _word(w, Word.N)
+    cells, line = load_word(w, Word.CELLS), load_word(w, Word.LINE)
+    along_n = w.value(f"icmp ne i64 {load_word(w, Word.ALONG_N)}, 0")
+    cell_m, cell_n = load_word(w, Word.CELL_M), load_word(w, Word.CELL_N)
+    m, n = load_word(w, Word.M), load_word(w, Word.N)
     w.put("br label %take")
     start = w.block
     w.begin("take")
-    w.put(f"%unit = phi i64 [ %begin, %{start} ], [ %unit.next, %again ]")
+    w.put(f"%unit = phi i64 [ %begin, %{start} ], [ %unit.next, %taken ]")
     w.put("%some = icmp slt i64 %unit, %end")
     w.put("br i1 %some, label %again, label %finish")
     w.begin("again")
@@ -146,7 +104,15 @@ def _entry(name: str, attributes: str) -> str:
         place = w.value(f"getelementptr i64, ptr %offsets, i64 {w.value(f'add i64 {row}, {number}')}")
         bases.append(move(w, operand, w.value(f"load i64, ptr {place}, align 8")))
     pointers = ", ".join(f"ptr {base}" for base in (*bases, "%table", workspace))
-    w.put(f"call void @rectangle({pointers}, {', '.join(f'i64 {edge}' for edge in edges)})")
+    bounds = ", ".join(f"i64 {edge}" for edge in edges)
+    rounded = w.value(f"icmp ne i64 {load_word(w, Word.ROUNDED)}, 0")
+    if dtype is DType.BFLOAT16:
+        with when(w, rounded):
+            w.put(f"call void @rounded({pointers}, {bounds})")
+    with when(w, negate(w, rounded)):
+        w.put(f"call void @rectangle({pointers}, i64 {load_word(w, Word.C_ROW)}, {bounds})")
+    w.put("br label %taken")
+    w.begin("taken")
     w.put("br label %take")
     w.begin("finish")
     w.put(f"store atomic i32 0, ptr {workspace} release, align 4")
@@ -157,7 +123,7 @@ def _entry(name: str, attributes: str) -> str:
 
 def _claim(w: Writer) -> str:
     """A workspace that no other thread uses; there are as many as threads, so one is free or soon will be."""
-    count, size = _word(w, Word.WORKSPACES), _word(w, Word.WORKSPACE_BYTES)
+    count, size = load_word(w, Word.WORKSPACES), load_word(w, Word.WORKSPACE_BYTES)
     w.put("br label %search")
     w.begin("search")
     w.put("%number = phi i64 [ 0, %entry ], [ %number.next, %search ]")
@@ -169,113 +135,3 @@ def _claim(w: Writer) -> str:
     w.put(f"br i1 {w.value(f'icmp eq i32 {before}, 0')}, label %claimed, label %search")
     w.begin("claimed")
     return place
-
-
-class _Rectangle:
-    """`void @rectangle(a, b, c, table, workspace, rows' first and end, columns' first and end)`."""
-
-    def __init__(self, shape: Shape, dtype: DType) -> None:
-        self.shape = shape
-        self.item = dtype.bytes
-        self.lanes = shape.lanes(dtype)
-        self.columns = shape.columns(dtype)
-        self.line_bytes = shape.vectors * shape.bits // 8  # of a packed panel, for one k
-        self.w = Writer("t")
-
-    def function(self, attributes: str) -> str:
-        w = self.w
-        for word in Word:
-            place = w.value(f"getelementptr i64, ptr %table, i64 {word.value}")
-            w.put(f"%{word.name.lower()} = load i64, ptr {place}, align 8")
-        self.buffer = move(w, "%workspace", str(HEADER))
-        rows = w.value("sub i64 %row.end, %row")
-        blocks = _pieces(w, rows, "%block_m")
-        block_m = _pieces(w, rows, blocks)
-        with loop(w, "%column", "%column.end", "%block_n") as column:
-            columns = least(w, "%block_n", w.value(f"sub i64 %column.end, {column}"))
-            with loop(w, "0", "%k", "%block_k") as k:
-                depth = least(w, "%block_k", w.value(f"sub i64 %k, {k}"))
-                later = w.value(f"zext i1 {w.value(f'icmp ne i64 {k}, 0')} to i64")
-                adds = w.value(f"or i64 %accumulate, {later}")
-                self._pack_b(column, columns, k, depth)
-                with loop(w, "%row", "%row.end", block_m) as row:
-                    height = least(w, block_m, w.value(f"sub i64 %row.end, {row}"))
-                    self._block(row, height, column, columns, k, depth, adds)
-        w.put("ret void")
-        arguments = (
-            "ptr %a, ptr %b, ptr %c, ptr %table, ptr %workspace, i64 %row, i64 %row.end, i64 %column, i64 %column.end"
-        )
-        lines = "\n".join(w.lines)
-        return f"define internal void @rectangle({arguments}) noinline {attributes} {{\nentry:\n{lines}\n}}\n"
-
-    def _offset(self, pointer: str, *steps: tuple[str, str]) -> str:
-        """A pointer moved by some indices, each times its stride."""
-        for index, stride in steps:
-            pointer = move(self.w, pointer, self.w.value(f"mul i64 {index}, {stride}"))
-        return pointer
-
-    def _pack_b(self, column: str, columns: str, k: str, depth: str) -> None:
-        """Packs the panels of a block of B: all of them, or only a partial last one."""
-        w = self.w
-        # Room of a packed panel: k rounded up to what a transposition writes.
-        rounded = w.value(f"and i64 {w.value(f'add i64 {depth}, {self.lanes - 1}')}, {-self.lanes}")
-        self.b_panel = w.value(f"mul i64 {rounded}, {self.line_bytes}")
-        self.b_source = self._offset("%b", (k, "%b_k"), (column, "%b_column"))
-        direct = w.value(f"icmp eq i64 %packing, {Packing.DIRECT.value}")
-        whole = w.value(f"and i64 {columns}, {-self.columns}")
-        first = w.select(direct, "i64", whole, "0")
-        turned = w.value(f"icmp eq i64 %packing, {Packing.TRANSPOSE.value}")
-        with loop(w, first, columns, str(self.columns)) as inside:
-            source = self._offset(self.b_source, (inside, "%b_column"))
-            panel = w.value(f"udiv i64 {inside}, {self.columns}")
-            width = least(w, str(self.columns), w.value(f"sub i64 {columns}, {inside}"))
-            place = self._offset(self.buffer, (panel, self.b_panel))
-            for condition, name, stride in (
-                (turned, "transpose", "%b_column"),
-                (negate(w, turned), "copy", "%b_k"),
-            ):
-                with when(w, condition):
-                    operands = f"ptr {source}, i64 {stride}, i64 {width}, ptr {place}, i64 {depth}"
-                    w.put(f"call void @{name}({operands})")
-
-    def _block(self, row: str, height: str, column: str, columns: str, k: str, depth: str, adds: str) -> None:
-        """A block of A times the block of B: rows are divided evenly into panels of `tall` or one less."""
-        w = self.w
-        panels = _pieces(w, height, str(self.shape.rows))
-        tall = _pieces(w, height, panels)
-        low = w.value(f"sub i64 {tall}, 1")
-        tall_panels = w.value(f"sub i64 {height}, {w.value(f'mul i64 {panels}, {low}')}")
-        a = self._offset("%a", (row, "%a_row"), (k, "%a_k"))
-        with loop(w, "0", columns, str(self.columns)) as inside:
-            width = least(w, str(self.columns), w.value(f"sub i64 {columns}, {inside}"))
-            vectors = _pieces(w, width, str(self.lanes))
-            earlier = w.value(f"sub i64 {vectors}, 1")
-            rest = w.value(f"sub i64 {width}, {w.value(f'mul i64 {earlier}, {self.lanes}')}")
-            partial = w.value(f"icmp slt i64 {width}, {self.columns}")
-            all_packed = w.value(f"icmp ne i64 %packing, {Packing.DIRECT.value}")
-            packed = w.value(f"or i1 {all_packed}, {partial}")
-            panel = w.value(f"udiv i64 {inside}, {self.columns}")
-            b = w.select(
-                packed,
-                "ptr",
-                self._offset(self.buffer, (panel, self.b_panel)),
-                self._offset(self.b_source, (inside, "%b_column")),
-            )
-            b_k = w.select(packed, "i64", str(self.line_bytes), "%b_k")
-            c = self._offset("%c", (row, "%c_row"), (w.value(f"add i64 {column}, {inside}"), str(self.item)))
-            for tiles, number, start in (
-                (tall, tall_panels, "0"),
-                (low, w.value(f"sub i64 {panels}, {tall_panels}"), tall_panels),
-            ):
-                with when(w, w.value(f"icmp sgt i64 {number}, 0")):
-                    step = w.value(f"mul i64 {tiles}, %a_row")
-                    above = w.value(f"mul i64 {start}, {tall}")
-                    a_first, c_first = self._offset(a, (above, "%a_row")), self._offset(c, (above, "%c_row"))
-                    line = w.value(f"mul i64 {earlier}, {self.shape.rows}")
-                    place = w.value(f"add i64 {line}, {w.value(f'sub i64 {tiles}, 1')}")
-                    entry = w.value(f"getelementptr ptr, ptr @tiles, i64 {place}")
-                    function = w.value(f"load ptr, ptr {entry}, align 8")
-                    w.put(
-                        f"call void {function}(ptr {a_first}, i64 %a_row, i64 %a_k, ptr {b}, i64 {b_k}, i64 {depth}, "
-                        f"ptr {c_first}, i64 %c_row, i64 {number}, i64 {step}, i64 {rest}, i64 {adds})"
-                    )

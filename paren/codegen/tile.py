@@ -4,6 +4,9 @@ A tile has up to `rows` rows and `vectors` vectors of columns. For each k the ve
 is broadcast for each row, and each accumulator takes one multiply-add; the accumulators start at 0 and are stored, or
 added to C, at the end of the block. So every element of C is a chain of multiply-adds over a block of k, wherever in a
 tile it lies: bits do not depend on how C is divided.
+
+Operands in bfloat16 are multiplied in pairs, where the processor can: for k and k + 1 there are two elements of A in 32
+bits, and of B in each lane, and both products are added to a sum in float32. Elsewhere packing widens them to float32.
 """
 
 from __future__ import annotations
@@ -11,33 +14,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paren.codegen.flow import first_lanes, loop, move, negate, spread, when
-from paren.codegen.writer import VALUE, Writer
+from paren.codegen.writer import BITS, VALUE, Writer
 from paren.ir.types import DType
 
 ARGUMENTS = (
     "ptr %a, i64 %a.row, i64 %a.k, ptr %b, i64 %b.k, i64 %k, ptr %c, i64 %c.row, "
     "i64 %panels, i64 %a.panel, i64 %width, i64 %accumulate"
 )
+DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
+SHORT = {"float": "f32", "double": "f64", "i16": "i16"}  # item types in the names of intrinsics
 GROUP = 3  # rows whose elements of A are addressed from one pointer, with strides times 0, 1 and 2
 
 
 @dataclass(frozen=True)
 class Shape:
     """A tile for a processor: `bits` of its vectors, at most `rows` by `vectors` accumulators. `fused` says whether it
-    has a multiply-add with one rounding; without one a product is rounded before it is added."""
+    has a multiply-add with one rounding; without one a product is rounded before it is added. `pairs` says whether it
+    adds products of pairs of bfloat16 (AVX-512 only)."""
 
     bits: int
     rows: int
     vectors: int
     fused: bool
+    pairs: bool = False
 
     def lanes(self, dtype: DType) -> int:
-        """Elements of a vector."""
-        return self.bits // (8 * dtype.bytes)
+        """Sums of a vector, in products of operands of a type."""
+        return self.bits // (8 * sums_of(dtype).bytes)
 
     def columns(self, dtype: DType) -> int:
         """Columns of a whole tile."""
         return self.vectors * self.lanes(dtype)
+
+    def paired(self, dtype: DType) -> bool:
+        """Whether operands of a type are multiplied in pairs."""
+        return self.pairs and dtype is DType.BFLOAT16
+
+
+def sums_of(dtype: DType) -> DType:
+    """The type of sums of products of operands of a type."""
+    return DType.FLOAT32 if dtype is DType.BFLOAT16 else dtype
 
 
 def tile_name(rows: int, vectors: int) -> str:
@@ -45,12 +61,12 @@ def tile_name(rows: int, vectors: int) -> str:
 
 
 def vector_type(shape: Shape, dtype: DType) -> str:
-    return f"<{shape.lanes(dtype)} x {VALUE[dtype]}>"
+    return f"<{shape.lanes(dtype)} x {VALUE[sums_of(dtype)]}>"
 
 
 def suffix(shape: Shape, dtype: DType) -> str:
-    """The suffix of intrinsics on vectors of the tile."""
-    return f"v{shape.lanes(dtype)}f{8 * dtype.bytes}"
+    """The suffix of intrinsics on vectors of sums."""
+    return f"v{shape.lanes(dtype)}f{8 * sums_of(dtype).bytes}"
 
 
 def emit_tile(shape: Shape, dtype: DType, rows: int, vectors: int, attributes: str) -> str:
@@ -58,7 +74,8 @@ def emit_tile(shape: Shape, dtype: DType, rows: int, vectors: int, attributes: s
 
     `a` and `c` are the first tile's corners, `a.row`, `a.k`, `c.row` the bytes from row to row and from k to k,
     `a.panel` from tile to tile in A; B has `b.k` bytes from k to k and its vectors side by side. `width` is the number
-    of valid lanes of the last vector. `k` and `panels` are at least 1.
+    of valid lanes of the last vector. `k`, which counts pairs if the type is multiplied so, and `panels` are at least
+    1.
     """
     return _Tile(shape, dtype, rows, vectors).function(attributes)
 
@@ -67,6 +84,8 @@ class _Tile:
     def __init__(self, shape: Shape, dtype: DType, rows: int, vectors: int) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.sums = sums_of(dtype)
+        self.paired = shape.paired(dtype)
         self.rows = rows
         self.vectors = vectors
         self.lanes = shape.lanes(dtype)
@@ -110,15 +129,18 @@ class _Tile:
         pointers = [phi("ptr", f"a{group}", start) for group, start in enumerate(starts)]
         sums = {place: phi(self.type, "sum{}.{}".format(*place), "zeroinitializer") for place in self.places}
         bytes_ = self.shape.bits // 8
+        item = "i32" if self.paired else VALUE[self.sums]
+        factor = f"<{self.lanes} x {item}>"
+        align = self.sums.bytes // 2 if self.paired else self.sums.bytes
         columns = [
-            w.value(f"load {self.type}, ptr {move(w, b, str(vector * bytes_))}, align {self.dtype.bytes}")
+            self._factor(w.value(f"load {factor}, ptr {move(w, b, str(vector * bytes_))}, align {align}"))
             for vector in range(self.vectors)
         ]
         for row in range(self.rows):
             group, number = divmod(row, GROUP)
             place = move(w, pointers[group], ("0", "%a.row", double)[number])
-            element = w.value(f"load {VALUE[self.dtype]}, ptr {place}, align {self.dtype.bytes}")
-            copies = spread(w, VALUE[self.dtype], self.lanes, element)
+            element = w.value(f"load {item}, ptr {place}, align {align}")
+            copies = self._factor(spread(w, item, self.lanes, element))
             for vector in range(self.vectors):
                 name = f"%{label}.sum{row}.{vector}.next"
                 self._multiply_add(name, copies, columns[vector], sums[row, vector])
@@ -132,9 +154,18 @@ class _Tile:
         w.begin(after)
         return [f"%{label}.sum{row}.{vector}.next" for row, vector in self.places]
 
+    def _factor(self, value: str) -> str:
+        """A vector as the multiply-add takes it."""
+        if not self.paired:
+            return value
+        return self.w.value(f"bitcast <{self.lanes} x i32> {value} to <{2 * self.lanes} x bfloat>")
+
     def _multiply_add(self, name: str, left: str, right: str, sum_: str) -> None:
         w, type_ = self.w, self.type
-        if self.shape.fused:
+        if self.paired:
+            pairs = f"<{2 * self.lanes} x bfloat>"
+            w.put(f"{name} = call {type_} {DOT}({type_} {sum_}, {pairs} {left}, {pairs} {right})")
+        elif self.shape.fused:
             function = f"@llvm.fma.{suffix(self.shape, self.dtype)}"
             w.put(f"{name} = call {type_} {function}({type_} {left}, {type_} {right}, {type_} {sum_})")
         else:
@@ -157,33 +188,46 @@ class _Tile:
                         self._store(place, sum_, lanes)
 
     def _load(self, place: str, mask: str | None) -> str:
-        align, type_ = self.dtype.bytes, self.type
+        align, type_ = self.sums.bytes, self.type
         if mask is None:
             return self.w.value(f"load {type_}, ptr {place}, align {align}")
-        return masked_load(self.w, self.shape, self.dtype, place, mask)
+        return masked_load(self.w, self.lanes, VALUE[self.sums], place, mask)
 
     def _store(self, place: str, value: str, mask: str | None) -> None:
-        align, type_, lanes = self.dtype.bytes, self.type, self.lanes
+        align, type_ = self.sums.bytes, self.type
         if mask is None:
             self.w.put(f"store {type_} {value}, ptr {place}, align {align}")
         else:
-            function = f"@llvm.masked.store.{suffix(self.shape, self.dtype)}.p0"
-            self.w.put(f"call void {function}({type_} {value}, ptr {place}, i32 {align}, <{lanes} x i1> {mask})")
+            masked_store(self.w, self.lanes, VALUE[self.sums], value, place, mask)
 
 
-def masked_load(w: Writer, shape: Shape, dtype: DType, place: str, mask: str) -> str:
+def masked_load(w: Writer, lanes: int, item: str, place: str, mask: str) -> str:
     """The lanes of a vector in memory that a mask chooses; 0 in the others, which are not touched."""
-    type_, lanes = vector_type(shape, dtype), shape.lanes(dtype)
-    function = f"@llvm.masked.load.{suffix(shape, dtype)}.p0"
-    mask = f"<{lanes} x i1> {mask}"
-    return w.value(f"call {type_} {function}(ptr {place}, i32 {dtype.bytes}, {mask}, {type_} zeroinitializer)")
+    type_ = f"<{lanes} x {item}>"
+    function = f"@llvm.masked.load.v{lanes}{SHORT[item]}.p0"
+    operands = f"ptr {place}, i32 {BITS[item] // 8}, <{lanes} x i1> {mask}, {type_} zeroinitializer"
+    return w.value(f"call {type_} {function}({operands})")
+
+
+def masked_store(w: Writer, lanes: int, item: str, value: str, place: str, mask: str) -> None:
+    """Stores the lanes that a mask chooses."""
+    function = f"@llvm.masked.store.v{lanes}{SHORT[item]}.p0"
+    w.put(
+        f"call void {function}(<{lanes} x {item}> {value}, ptr {place}, i32 {BITS[item] // 8}, <{lanes} x i1> {mask})"
+    )
 
 
 def declarations(shape: Shape, dtype: DType) -> str:
     """The intrinsics that tiles and packing use."""
     type_, lanes, kind = vector_type(shape, dtype), shape.lanes(dtype), suffix(shape, dtype)
-    return (
-        f"declare {type_} @llvm.fma.{kind}({type_}, {type_}, {type_})\n"
-        f"declare {type_} @llvm.masked.load.{kind}.p0(ptr, i32, <{lanes} x i1>, {type_})\n"
-        f"declare void @llvm.masked.store.{kind}.p0({type_}, ptr, i32, <{lanes} x i1>)\n"
-    )
+    lines = [
+        f"declare {type_} @llvm.fma.{kind}({type_}, {type_}, {type_})",
+        f"declare {type_} @llvm.masked.load.{kind}.p0(ptr, i32, <{lanes} x i1>, {type_})",
+        f"declare <{lanes} x i16> @llvm.masked.load.v{lanes}i16.p0(ptr, i32, <{lanes} x i1>, <{lanes} x i16>)",
+        f"declare void @llvm.masked.store.{kind}.p0({type_}, ptr, i32, <{lanes} x i1>)",
+        f"declare void @llvm.masked.store.v{lanes}i16.p0(<{lanes} x i16>, ptr, i32, <{lanes} x i1>)",
+    ]
+    if shape.paired(dtype):
+        pairs = f"<{2 * lanes} x bfloat>"
+        lines.append(f"declare {type_} {DOT}({type_}, {pairs}, {pairs})")
+    return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ VALUE = {
     DType.BOOL: "i1",
 }
 MEMORY = {**VALUE, DType.BFLOAT16: "i16", DType.BOOL: "i8"}
-BITS = {"double": 64, "float": 32, "i64": 64, "i32": 32, "i8": 8, "i1": 1}
+BITS = {"double": 64, "float": 32, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1}
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from paren.codegen.division import divide, workspace_bytes
+from paren.codegen.division import arithmetic, divide, workspace_bytes
 from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
 from paren.codegen.llvm import emit_kernel, parallel_units
 from paren.codegen.loops import arrange, work
-from paren.codegen.product import Pointer, emit_product
+from paren.codegen.product import emit_product
+from paren.codegen.product_table import Pointer
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache
-from paren.runtime.matrices import multiply
 from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
 from paren.runtime.native import Compiler
 from paren.runtime.openmp import find_openmp
@@ -124,22 +124,20 @@ class CpuDevice:
         return self._units(loaded, pointers, PARALLEL_WORK, *cells)
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
-        if product.rounded:
-            return Task(lambda: multiply(product, a.array, b.array, c.array))
-        bound = self._product(product, dtypes[2])
+        bound = self._product(product, dtypes)
         for place, cell in zip(bound.places, (a, b, c), strict=True):
             cell.watch(bound.pointers, place)
         return self._units(bound.loaded, bound.pointers, PARALLEL_PRODUCT, bound, a, b, c)
 
-    def _product(self, product: Product, dtype: DType) -> _Bound:
+    def _product(self, product: Product, dtypes: Sequence[DType]) -> _Bound:
         """A product without its operands' addresses."""
-        shape = self.compiler.tile
+        shape, dtype = self.compiler.tile, arithmetic(product, dtypes[2])
         if self._workspaces is None:
             self._workspaces = self.allocate(self.threads * workspace_bytes(shape))
         if dtype not in self._products:
             text = emit_product(shape, dtype, "product")
             self._products[dtype] = self.compiler.load({dtype.value: text}, "product")[dtype.value]
-        division = divide(product, dtype, shape, self.threads)
+        division = divide(product, dtypes, shape, self.threads)
         work = product.m * product.n * product.k * len(division.offsets)
         loaded = _Loaded(self._products[dtype], division.units, work)
         pointers = np.zeros(len(Pointer), np.uint64)
@@ -187,7 +185,7 @@ class CpuDevice:
             pointers = np.zeros(len(ids), np.uint64)
             places, units = tuple(range(len(ids))), piece.rows
         else:
-            bound = self._product(step, piece.dtypes[2])
+            bound = self._product(step, piece.dtypes)
             loaded, pointers, places, held = bound.loaded, bound.pointers, bound.places, bound.held
             units, threads = loaded.units, threads if loaded.work >= PARALLEL_PRODUCT else 1
         if len(pointers) > MOST_POINTERS:

@@ -17,7 +17,7 @@ WIDE = 512  # bits; measured: twice the speed of 256 in kernels that compute, eq
 def choose_tile(architecture: str, features: Mapping[str, bool]) -> Shape:
     """The tile of products for a processor: as many accumulators as its vector registers hold beside operands."""
     if features.get("avx512f") and features.get("avx512vl"):
-        return Shape(WIDE, 14, 2, fused=True)
+        return Shape(WIDE, 14, 2, fused=True, pairs=bool(features.get("avx512bf16")))
     if features.get("avx2") and features.get("fma"):
         return Shape(256, 6, 2, fused=True)
     if architecture in ("aarch64", "arm64"):
