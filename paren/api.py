@@ -16,6 +16,7 @@ import numpy as np
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.open import open_data
+from paren.data.resident import Source
 from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.environment import parse_size, read_environment
@@ -266,13 +267,20 @@ class Experiment:
         def make_engine() -> CompiledEngine:
             if data.tokenizer is not None:
                 data.tokenizer.save(options.out / TOKENIZER)
-            return self._compile(device, options.out, view, profiling)
+            return self._compile(device, options.out, view, splits.sources, profiling)
 
         experiment = training.Experiment.of(program, self.digest(data))
         watched = profiling.profile if profiling is not None else None
         return Start(experiment, options, splits, make_engine, view, signals, profile=watched)
 
-    def _compile(self, device: Device, out: Path, view: ProgressView, profiling: Profiling | None) -> CompiledEngine:
+    def _compile(
+        self,
+        device: Device,
+        out: Path,
+        view: ProgressView,
+        sources: Mapping[str, Source] | None,
+        profiling: Profiling | None,
+    ) -> CompiledEngine:
         """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
         environment = read_environment()
         limits = None
@@ -280,7 +288,7 @@ class Experiment:
             cache = environment.cache
             limits = read_limits(device, cache) if profiling is None else limits_of(device, cache, again=True)
         compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
-        engine = CompiledEngine(self.program, self.plans, device)
+        engine = CompiledEngine(self.program, self.plans, device, sources)
         target = present_target(device, limits, environment.memory, "PAREN_MEMORY")
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(self.program, self.plans, target, compiling, device.notes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
 from paren.data.loader import GlobalBatch, Microbatch
+from paren.data.resident import Source, Table, as_bytes, block_steps
+from paren.forecast.feed import COUNTS, CURSOR, FIRST, HISTORY, PLACES, plan_feed, source_input
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, adds, diagnosis_name, lay_out, update_name
 from paren.ir.op import Array
@@ -32,11 +34,11 @@ from paren.pipeline import prepare
 from paren.plan.plan import Place, Plan
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
-from paren.runtime.memory import ALIGNMENT, resident_bytes
+from paren.runtime.memory import ALIGNMENT, Bytes, resident_bytes
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
 from paren.text.source import Span
-from paren.train.engine import StepSums
+from paren.train.engine import StepSeries, StepSums
 from paren.train.profile import Profile
 
 # What the graphs of a step tell each other, next to the state.
@@ -87,6 +89,44 @@ class _Inputs:
         return self.arrays
 
 
+class _Chunk:
+    """Many steps in one native call: each assembles its batch from arrays in memory, and leaves a line of history."""
+
+    def __init__(self, program: Program, plans: Plans, device: Device, sources: Mapping[str, Source]) -> None:
+        self.plans = plan_feed(program, sources, plans.accumulate, block_steps(program.rows))
+        self._device = device
+        self._sources = {source_input(name): as_bytes(source.array) for name, source in sources.items()}
+        self._feed = Executable(device, self.plans.feed, in_place=self._sources)
+        self._keep = Executable(device, self.plans.keep)
+
+    def bind(
+        self,
+        tasks: Sequence[Task],
+        registers: dict[str, Array],
+        rates: Sequence[Array],
+        batch: dict[str, Array],
+        arena: Bytes,
+    ) -> None:
+        """Puts the tasks of one step, which read `batch`, between those of the two graphs."""
+        self._arrays = _place_together(self._device, self.plans.types)
+        state = self._arrays | dict(zip((RATE,), rates, strict=False))
+        self._feed.bind(state | batch, state | self._sources, arena)
+        self._keep.bind(state, state | registers, arena)
+        self._run = self._device.sequence([*self._feed.tasks, *tasks, *self._keep.tasks])
+
+    def run(self, table: Table) -> Array:
+        """The history of the steps that were made: float64[n 4]."""
+        arrays, count = self._arrays, len(table.counts)
+        arrays[PLACES][:count] = table.places
+        arrays[COUNTS][:count] = table.counts
+        arrays[FIRST][...] = table.position
+        arrays[CURSOR][...] = 0
+        arrays[HISTORY][:count] = 0
+        done = self._run(count)
+        self._device.synchronise()
+        return np.array(arrays[HISTORY][:done])
+
+
 class CompiledEngine:
     """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
 
@@ -95,7 +135,9 @@ class CompiledEngine:
     plan's.
     """
 
-    def __init__(self, program: Program, plans: Plans, device: Device) -> None:
+    def __init__(
+        self, program: Program, plans: Plans, device: Device, sources: Mapping[str, Source] | None = None
+    ) -> None:
         self.program = program
         self.device = device
         self.plans = plans
@@ -109,12 +151,15 @@ class CompiledEngine:
         # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
         self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
         self._profile: Profile | None = None
+        self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
+        self.longest = 1 if self._chunk is None else self._chunk.plans.steps
         self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
         self._gradients = self._vector(layout.trained)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
-        self._arena = device.allocate(memory_of(program, plans).parts["live"])
+        live = memory_of(program, plans).parts["live"]
+        self._arena = device.allocate(live if self._chunk is None else max(live, self._chunk.plans.arena_bytes))
         self._registers = _place_together(device, REGISTERS)
         self._rates: list[Array] = []
         trained = [name for group in program.updates for name in group.parameters]
@@ -141,7 +186,10 @@ class CompiledEngine:
         self._adds = adds(self.program)
         self._add = self.device.sequence(self._accumulate.tasks)
         self._finish_step = self.device.sequence(tasks)
-        self._step = self.device.sequence([*self._accumulate.tasks, *tasks])
+        one = [*self._accumulate.tasks, *tasks]
+        self._step = self.device.sequence(one)
+        if self._chunk is not None:
+            self._chunk.bind(one, self._registers, self._rates[:1], self._batch.arrays, self._arena)
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -225,9 +273,19 @@ class CompiledEngine:
         self.device.synchronise()
         return self._sums()
 
+    def steps(self, table: Table, number: int) -> StepSeries:
+        """The steps of a table in one call, the first update being `number`."""
+        if self._chunk is None:
+            raise InternalError("engine", "many steps were asked for, and the data do not lie in memory")
+        self._registers[UPDATES][...] = number - 1
+        history = self._chunk.run(table)
+        norm = np.sqrt(history[:, 2]) / history[:, 1]
+        return StepSeries(history[:, 0], history[:, 1], norm, history[:, 3] if self._rates else None)
+
     def watch(self, profile: Profile) -> None:
-        """Lets a profile time, one by one, the regions of the steps and calls that it wants."""
+        """Lets a profile time, one by one, the regions of the steps and calls that it wants; so steps go one by one."""
         self._profile = profile
+        self.longest = 1
         self._initialize.observer = profile.observer("initialize", of_step=False)
         self._evaluate.observer = profile.observer("evaluate", of_step=False)
         for name, executable in self._diagnostics.items():

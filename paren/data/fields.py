@@ -47,7 +47,7 @@ class ArraySplit:
     digest: str
 
     def read(self, indices: Int64Array) -> dict[str, Array]:
-        rows = self._rows(indices)
+        rows = self.places(indices)
         return {f.name: self.columns[f.name].values[rows].astype(f.type.dtype.numpy) for f in self.fields}
 
     def chunks(self, field: str) -> Iterator[Chunk]:
@@ -55,10 +55,11 @@ class ArraySplit:
         size = int(np.prod(column.values.shape[1:], dtype=np.int64))
         step = max(1, CHUNK_VALUES // max(1, size))
         for first in range(0, self.count, step):
-            rows = np.sort(self._rows(np.arange(first, min(first + step, self.count), dtype=np.int64)))
+            rows = np.sort(self.places(np.arange(first, min(first + step, self.count), dtype=np.int64)))
             yield Chunk(column.values[rows], self._place(column.origin, rows))
 
-    def _rows(self, indices: Int64Array) -> Int64Array:
+    def places(self, indices: Int64Array) -> Int64Array:
+        """The rows of the columns that samples stand in."""
         places = indices + self.start
         return permuted(places, self.total, SPLIT_SEED, 0) if self.shuffled else places
 

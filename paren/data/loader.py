@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,17 @@ class Schedule:
         start = step * self.batch
         places = np.arange(start, min(start + self.batch, self.count), dtype=np.int64)
         return epoch, permuted(places, self.count, self.seed, epoch)
+
+    def batches(self, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """The sample indices of positions `start <= position < stop`, one after another, and how many each has."""
+        steps = self.steps_per_epoch
+        parts = []
+        for epoch in range(start // steps, -(-stop // steps)):
+            first, last = (min(max(position - epoch * steps, 0), steps) for position in (start, stop))
+            places = np.arange(first * self.batch, min(last * self.batch, self.count), dtype=np.int64)
+            parts.append(permuted(places, self.count, self.seed, epoch))
+        within = np.arange(start, stop, dtype=np.int64) % steps
+        return np.concatenate(parts), np.minimum(self.batch, self.count - within * self.batch)
 
 
 def microbatch_ranges(batch: int, microbatches: int) -> list[tuple[int, int]]:
@@ -140,6 +152,17 @@ class Loader:
             raise
         self._request()
         return batch
+
+    def batch(self, position: int) -> GlobalBatch:
+        """The next batch, which must be that of `position`."""
+        batch = next(self)
+        if batch.position != position:
+            raise InternalError("loader", f"position {position} was asked for, {batch.position} is next")
+        return batch
+
+    def table(self, position: int, count: int) -> NoReturn:
+        """Never asked for: the examples are read, and lie nowhere in memory."""
+        raise InternalError("loader", f"a table of {count} positions from {position} on was asked for")
 
     def __enter__(self) -> Loader:
         return self

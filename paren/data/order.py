@@ -13,6 +13,7 @@ Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
 ROUNDS = 10
+PIECE = 1 << 13  # indices that are permuted at a time: what is computed on the way stays in the cache
 _MASK = (1 << 64) - 1
 
 
@@ -38,9 +39,14 @@ def permuted(indices: Int64Array, count: int, seed: int, epoch: int) -> Int64Arr
     values = indices.astype(np.uint64)
     outside = np.arange(values.size)
     while outside.size:
-        values[outside] = _feistel(values[outside], bits, keys)
-        outside = outside[values[outside] >= np.uint64(count)]
-    return values.astype(np.int64)
+        later = []
+        for start in range(0, outside.size, PIECE):
+            piece = outside[start : start + PIECE]
+            sent = _feistel(values[piece], bits, keys)
+            values[piece] = sent
+            later.append(piece[sent >= np.uint64(count)])
+        outside = np.concatenate(later)
+    return values.view(np.int64)
 
 
 def mix(value: int) -> int:
@@ -69,16 +75,20 @@ def _feistel(values: UInt64Array, bits: int, keys: list[np.uint64]) -> UInt64Arr
     low_mask = np.uint64((1 << low_bits) - 1)
     high_mask = np.uint64((1 << (bits - low_bits)) - 1)
     low, high = values & low_mask, values >> np.uint64(low_bits)
+    mixed, shifted = np.empty_like(values), np.empty_like(values)
     for number, key in enumerate(keys):
-        if number % 2:
-            low ^= _mixed(high, key) & low_mask
-        else:
-            high ^= _mixed(low, key) & high_mask
+        changed, other, mask = (low, high, low_mask) if number % 2 else (high, low, high_mask)
+        _mix_into(mixed, shifted, other, key)
+        mixed &= mask
+        changed ^= mixed
     return (high << np.uint64(low_bits)) | low
 
 
-def _mixed(half: UInt64Array, key: np.uint64) -> UInt64Array:
-    value = half + key
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+def _mix_into(value: UInt64Array, shifted: UInt64Array, half: UInt64Array, key: np.uint64) -> None:
+    """Fills `value` with numbers made of `half`; `shifted` is overwritten."""
+    np.add(half, key, out=value)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
+        np.right_shift(value, np.uint64(shift), out=shifted)
+        value ^= shifted
+        if factor is not None:
+            value *= np.uint64(factor)

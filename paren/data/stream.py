@@ -56,9 +56,13 @@ class TokenSplit:
         """How many stretches are too short for a window."""
         return int(np.sum(np.diff(self._windows) == 0))
 
-    def read(self, indices: Int64Array) -> dict[str, Array]:
+    def places(self, indices: Int64Array) -> Int64Array:
+        """Where in the stream windows begin."""
         stretch = np.searchsorted(self._windows, indices, side="right") - 1
-        starts = self.stretches[stretch] + (indices - self._windows[stretch]) * self.stride
+        return self.stretches[stretch] + (indices - self._windows[stretch]) * self.stride
+
+    def read(self, indices: Int64Array) -> dict[str, Array]:
+        starts = self.places(indices)
         windows = self.stream[starts[:, None] + np.arange(self.length + 1)].astype(np.int32)
         return {"tokens": windows[:, :-1].copy(), "targets": windows[:, 1:].copy()}
 

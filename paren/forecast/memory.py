@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from paren.data.loader import PREFETCH
-from paren.forecast.plans import Layout, Plans, lay_out
+from paren.data.resident import block_steps
+from paren.forecast.plans import Layout, Plans, adds, lay_out
 from paren.ir.program import Program
 from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Place
@@ -46,7 +47,7 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
     parts = state_parts(program, layout) | {
         "live": max(ALIGNMENT, plan.arena_bytes),
-        "inputs": _loader_bytes(program) + _staged_bytes(plans),
+        "inputs": _loader_bytes(program) + _table_bytes(program) + _staged_bytes(plans),
         "saving": _saving_bytes(layout),
         "host": HOST,
     }
@@ -73,6 +74,12 @@ def _loader_bytes(program: Program) -> int:
     batch, rows = program.run.batch, program.rows
     whole = -(-batch // rows) * rows * row + 8 * batch
     return (PREFETCH + 1) * whole + batch * example + 2 * rows * row
+
+
+def _table_bytes(program: Program) -> int:
+    """Tables of places for calls of many steps: one in use, its copy, and three while another is made."""
+    rows = program.rows
+    return 0 if adds(program) else 5 * 8 * rows * block_steps(rows)
 
 
 def _staged_bytes(plans: Plans) -> int:

@@ -29,8 +29,10 @@ from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
 from paren.text.errors import InternalError
 
-PARALLEL_WORK = 1 << 16  # scalar statements below which starting a team costs more than it saves
-PARALLEL_PRODUCT = 1 << 19  # the same for multiply-adds of products
+PARALLEL_WORK = (
+    1 << 19
+)  # scalar statements below which a team of threads, which may have to wait, costs more than it saves
+PARALLEL_PRODUCT = 1 << 20  # the same for multiply-adds of products
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 

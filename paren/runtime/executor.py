@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,11 +49,11 @@ class Executable:
     """A plan on a device.
 
     `run` binds the arrays it is given; those that are the same objects as at the call before stay bound, so state and
-    arena cost nothing after the first run. Inputs that do not lie on 64 bytes are copied to a place that does:
-    products give other bits for other alignments.
+    arena cost nothing after the first run. Inputs that do not lie on 64 bytes are copied to a place that does, because
+    products give other bits for other alignments; not those named in `in_place`, which kernels gather from.
     """
 
-    def __init__(self, device: Device, plan: Plan) -> None:
+    def __init__(self, device: Device, plan: Plan, in_place: Collection[str] = ()) -> None:
         self.device = device
         self.plan = plan
         device.load(
@@ -65,6 +65,7 @@ class Executable:
         self._named = {
             place: [buffer for buffer in plan.buffers if buffer.place is place] for place in (Place.STATE, Place.INPUT)
         }
+        self._in_place = frozenset(in_place)
         self._staging: dict[int, Array] = {}
         self._bound: dict[int, Array] = {}
         self._arena: Bytes | None = None
@@ -172,7 +173,7 @@ class Executable:
             return
         self._check(buffer, array)
         cell = self._cells[buffer.id]
-        if address_of(array) % ALIGNMENT == 0:
+        if address_of(array) % ALIGNMENT == 0 or buffer.name in self._in_place:
             self._bound[buffer.id] = array
             cell.array = array
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paren.data.loader import GlobalBatch, Microbatch
+from paren.data.resident import Table
 from paren.ir.op import Array
 from paren.text.source import Span
 
@@ -26,14 +27,26 @@ class StepSums:
     rate: float | None
 
 
+@dataclass(frozen=True)
+class StepSeries:
+    """`StepSums` of many steps: float64[n] each; `rate` is None where the optimizer has none."""
+
+    loss: Array
+    weight: Array
+    norm: Array
+    rate: Array | None
+
+
 class Engine(Protocol):
     """Owns the state of a run and computes with it. The loop decides what is computed, and when.
 
     `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `baseline_bytes`: anonymous
-    resident memory of the process when all was compiled and nothing of the plan was allocated yet.
+    resident memory of the process when all was compiled and nothing of the plan was allocated yet. `longest`: the most
+    steps that one call makes, 1 if the engine makes them one by one.
     """
 
     baseline_bytes: int
+    longest: int
 
     @property
     def roles(self) -> Mapping[str, str]: ...
@@ -52,6 +65,12 @@ class Engine(Protocol):
     def step(self, batch: GlobalBatch, number: int) -> StepSums:
         """One training step: the gradient of the mean loss of all microbatches, clipped if the run says so, and update
         `number` (the first is 1), which is left out if the sums forbid it. `batch.position` is the step, from 0."""
+        ...
+
+    def steps(self, table: Table, number: int) -> StepSeries:
+        """The steps of a table as `step` makes them, the first update being `number`, up to the first step whose sums
+        forbid an update: what those before it gave. Called only for tables of up to `longest` steps, if that is above
+        1."""
         ...
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:

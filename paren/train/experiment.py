@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from paren.data.dataset import Split
+from paren.data.fields import ArraySplit
 from paren.data.loader import GlobalBatch, Loader, Microbatch, Schedule, evaluation_batches
+from paren.data.resident import ResidentBatches, Source, Table, sources_of
+from paren.data.stream import TokenSplit
 from paren.ir.program import Diagnostic, Program, RunForm, Value
 from paren.text.errors import ParenError
 from paren.train.state import Json
@@ -68,6 +71,19 @@ class RunOptions:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+class Batches(Protocol):
+    """Batches by position, asked for in ascending order."""
+
+    def batch(self, position: int) -> GlobalBatch:
+        """The batch of a position."""
+        ...
+
+    def table(self, position: int, count: int) -> Table:
+        """Where the examples of at least one and at most `count` positions from `position` on lie. Called only if the
+        data lie in memory, where the engine finds them."""
+        ...
+
+
 class TrainingData(Protocol):
     """The batches of a run, by position, and the batches of an evaluation."""
 
@@ -77,7 +93,7 @@ class TrainingData(Protocol):
     @property
     def has_evaluation(self) -> bool: ...
 
-    def batches(self, start: int, stop: int) -> AbstractContextManager[Iterator[GlobalBatch]]:
+    def batches(self, start: int, stop: int) -> AbstractContextManager[Batches]:
         """The batches of positions `start <= position < stop`; leaving the block ends the reading ahead."""
         ...
 
@@ -107,8 +123,16 @@ class SplitData:
     def has_evaluation(self) -> bool:
         return self.validation is not None
 
-    def batches(self, start: int, stop: int) -> Loader:
-        return Loader(self.training, self.run, self.rows, start, stop, seed=self.run.seed)
+    @property
+    def sources(self) -> dict[str, Source] | None:
+        """Where the training examples lie in memory, if a step makes one call and native code can read them."""
+        return sources_of(self.training) if self.run.microbatches == 1 else None
+
+    def batches(self, start: int, stop: int) -> Loader | ResidentBatches:
+        training = self.training
+        if self.sources is not None and isinstance(training, ArraySplit | TokenSplit):
+            return ResidentBatches(training, self.run, self.rows, stop)
+        return Loader(training, self.run, self.rows, start, stop, seed=self.run.seed)
 
     def evaluation(self) -> Iterator[Microbatch]:
         if self.validation is None:

@@ -7,75 +7,24 @@ over the microbatches, and the one division is part of the update's scale. So no
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best
-from paren.runtime.memory import resident_bytes
 from paren.text.errors import InternalError
-from paren.train.best import BestStore, count_early, is_better
-from paren.train.checkpoint import CheckpointStore
+from paren.train.best import count_early, is_better
+from paren.train.chunk import chunk_length, train_chunk
 from paren.train.diagnostics import reduce_samples, sample
 from paren.train.engine import Engine
-from paren.train.event_files import EventFiles
-from paren.train.experiment import Experiment, TrainingData
-from paren.train.metrics import MetricsWriter
+from paren.train.experiment import Batches
 from paren.train.nonfinite import check_weight, find_origin, limit_error, stop_error
-from paren.train.profile import Profile, profiled, profiled_step
-from paren.train.progress import ProgressView
-from paren.train.signals import StopSignals
-from paren.train.state import Json, LoopState
-from paren.train.status import TRAINING, StatusFile
+from paren.train.profile import profiled, profiled_step
+from paren.train.report import report, write
+from paren.train.session import Session, Step
+from paren.train.state import Json
+from paren.train.status import TRAINING
 
 COMPLETE, AT_STEPS, AT_SIGNAL = "complete", "steps", "signal"
-
-
-@dataclass
-class Pace:
-    """Time, examples and weight of the steps since the last line of metrics."""
-
-    seconds: float = 0.0
-    steps: int = 0
-    examples: int = 0
-    weight: float = 0.0
-
-
-@dataclass
-class Session:
-    """Everything that takes part in a start of a run. `state` and the engine's slots are all that training changes.
-
-    `total`: steps of the experiment. `stop`: where this start ends, at most `total`. `evaluate_every`: steps between
-    evaluations, None for none before the last step.
-    """
-
-    experiment: Experiment
-    engine: Engine
-    data: TrainingData
-    state: LoopState
-    total: int
-    stop: int
-    evaluate_every: int | None
-    checkpoints: CheckpointStore
-    best: BestStore
-    metrics: MetricsWriter
-    events: EventFiles | None
-    status: StatusFile
-    progress: ProgressView
-    signals: StopSignals
-    profile: Profile | None = None
-    clock: Callable[[], float] = time.perf_counter
-    peak_bytes: int = 0
-    pace: Pace = field(default_factory=Pace)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a position gave: `record` by series name. `notable`: it has its line in the metrics at any `:log-every`."""
-
-    record: dict[str, Json]
-    notable: bool = False
 
 
 def train(session: Session) -> str:
@@ -90,31 +39,22 @@ def train(session: Session) -> str:
         return COMPLETE
     session.progress.begin(first, session.stop)
     session.status.running(TRAINING)
-    profile = session.profile
-    if profile is not None:
-        profile.begin(first, session.stop)
+    if session.profile is not None:
+        session.profile.begin(first, session.stop)
     with session.data.batches(first, session.stop) as batches:
-        started = session.clock()
-        for batch in batches:
-            if profile is not None:
-                profile.waited(started)
-            if session.signals.stop_asked:
-                break
-            with profiled_step(profile, batch.position):
-                step = train_step(session, batch)
-            session.pace.seconds += session.clock() - started
+        while state.step < session.stop and not session.signals.stop_asked:
+            step = train_steps(session, batches)
             session.status.progress(state.step, state.samples)
             if _evaluation_due(session):
                 evaluated = evaluate(session)
                 _judge(session, evaluated)
                 step = Step({**step.record, **evaluated}, notable=True)
-            _report(session, step)
+            report(session, step)
             if _checkpoint_due(session, run.checkpoint_every):
                 saved = save(session)
             if state.stopped_early:
                 session.progress.notice(f"step {state.step}: stopped early, the last evaluations were no better")
                 break
-            started = session.clock()
     if state.step not in (first, saved):
         save(session)
     if state.stopped_early or state.step == session.total:
@@ -123,8 +63,26 @@ def train(session: Session) -> str:
         return AT_SIGNAL
     if session.data.has_evaluation and not _evaluation_due(session):
         # After the checkpoint's end of the metrics, so that a run that goes on drops this line again.
-        _write(session, {"step": state.step, **evaluate(session)})
+        write(session, {"step": state.step, **evaluate(session)})
     return AT_STEPS
+
+
+def train_steps(session: Session, batches: Batches) -> Step:
+    """The next position, or as many as one call makes: gives the last of them."""
+    count = chunk_length(session)
+    if count > 1:
+        step = train_chunk(session, batches, count)
+        if step is not None:
+            return step
+    begin = session.clock()
+    batch = batches.batch(session.state.step)
+    if session.profile is not None:
+        session.profile.waited(begin)
+    with profiled_step(session.profile, batch.position):
+        step = train_step(session, batch)
+    session.step_seconds = session.clock() - begin
+    session.pace.seconds += session.step_seconds
+    return step
 
 
 def train_step(session: Session, batch: GlobalBatch) -> Step:
@@ -144,7 +102,7 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
     check_weight(state, sums.weight)
     if sums.weight == 0.0:
         state.padding += 1
-        _write(session, {"step": state.step, "annotation": "padding", "padding": state.padding})
+        write(session, {"step": state.step, "annotation": "padding", "padding": state.padding})
         return Step({**record, "loss": 0.0}, notable=True)
     record |= {"loss": sums.loss / sums.weight, "gradient-norm": sums.norm}
     if not math.isfinite(sums.norm):
@@ -216,10 +174,10 @@ def _without_update(session: Session, batch: GlobalBatch, record: dict[str, Json
     else:
         origin = find_origin(session.engine, batch.microbatches, batch.position)
     if stops or state.skipped_in_row > run.skip_limit:
-        _write(session, record)
+        write(session, record)
         raise stop_error(state, quantity, value, origin) if stops else limit_error(run, state, quantity, value, origin)
     place: dict[str, Json] = {"operation": origin[0], "place": str(origin[1])} if origin else {}
-    _write(session, {"step": state.step, "annotation": "skipped", "cause": quantity, "skipped": state.skipped, **place})
+    write(session, {"step": state.step, "annotation": "skipped", "cause": quantity, "skipped": state.skipped, **place})
     return Step(record, notable=True)
 
 
@@ -241,31 +199,6 @@ def _value(record: dict[str, Json], rule: Best) -> float:
     if not isinstance(value, float):
         raise InternalError("train", f"the evaluation gives no series '{rule.metric}'")
     return value
-
-
-def _report(session: Session, step: Step) -> None:
-    """Writes the line of a step, with the measured series, if one is due.
-
-    Whether it is due depends on the step and on what was computed, never on where a start begins or ends.
-    """
-    state, pace, record = session.state, session.pace, step.record
-    regular = state.step in (1, session.total) or state.step % session.experiment.run.log_every == 0
-    if regular or step.notable:
-        seconds = max(pace.seconds, 1e-9)
-        session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.engine.baseline_bytes)
-        record["tokens-per-second"] = pace.weight / seconds
-        record["examples-per-second"] = pace.examples / seconds
-        record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
-        record["runtime/peak_bytes"] = session.peak_bytes
-        _write(session, record)
-        session.pace = Pace()
-    session.progress.step(state.step, record)
-
-
-def _write(session: Session, record: dict[str, Json]) -> None:
-    session.metrics.write(record)
-    if session.events is not None:
-        session.events.write(record)
 
 
 def _evaluation_due(session: Session) -> bool:

@@ -16,12 +16,13 @@ from paren.train.event_files import EventFiles, require_tensorboard
 from paren.train.experiment import Experiment, RunOptions, TrainingData, evaluate_every, steps_to_do, total_steps
 from paren.train.files import Files
 from paren.train.lock import RunLock
-from paren.train.loop import AT_SIGNAL, COMPLETE, Session, train
+from paren.train.loop import AT_SIGNAL, COMPLETE, train
 from paren.train.metrics import MetricsWriter
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
 from paren.train.resume import Candidates, find_checkpoints, restore_newest
 from paren.train.run_directory import Place
+from paren.train.session import Session
 from paren.train.signals import StopSignals
 from paren.train.size import show_bytes
 from paren.train.start_from import load_weights

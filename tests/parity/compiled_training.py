@@ -18,8 +18,9 @@ from paren.lang.elaborate import elaborate
 from paren.passes.assemble import UPDATES, WEIGHT
 from paren.runtime.device import Device, open_device
 from paren.train.experiment import Experiment
-from paren.train.loop import Session, train_step
+from paren.train.loop import train_step
 from paren.train.progress import Silent
+from paren.train.session import Session
 from paren.train.signals import StopSignals
 from paren.train.state import LoopState
 

@@ -94,6 +94,7 @@ class LinearEngine:
     """
 
     baseline_bytes = 0
+    longest = 1
 
     def __init__(
         self,

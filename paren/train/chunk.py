@@ -1,0 +1,102 @@
+"""Many steps in one call of the engine, as long as nothing is due between them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paren.data.resident import Table
+from paren.train.engine import StepSeries
+from paren.train.experiment import Batches
+from paren.train.report import note_memory, write_step
+from paren.train.session import Session, Step
+from paren.train.state import Json
+
+SECONDS = 0.05  # that a call should take: a signal waits no longer
+
+
+def chunk_length(session: Session) -> int:
+    """How many steps the next call makes: up to the next at which something is due, and no longer than `SECONDS`.
+
+    How many it is changes nothing but the time they take.
+    """
+    if session.step_seconds is None:
+        return 1
+    return max(1, min(_fitting(session.step_seconds), session.engine.longest, _steps_to_border(session)))
+
+
+def _fitting(seconds: float) -> int:
+    """How many steps of so many seconds a call makes."""
+    return int(SECONDS / max(seconds, 1e-9))
+
+
+def _steps_to_border(session: Session) -> int:
+    """The steps up to the next evaluation, checkpoint or end, or up to the one before the next diagnostic, which is
+    sampled between two steps."""
+    position, run = session.state.step, session.experiment.run
+    evaluations = session.evaluate_every if session.data.has_evaluation else None
+    borders = [_next(position, every) for every in (evaluations, run.checkpoint_every) if every is not None]
+    borders += [_next(position, each.every) - 1 for each in session.experiment.diagnostics.values()]
+    return min(session.stop, *borders) - position if borders else session.stop - position
+
+
+def _next(position: int, every: int) -> int:
+    return (position // every + 1) * every
+
+
+def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
+    """Up to `count` positions in one call. Gives the last of them; the lines of those before are written.
+
+    It ends before a position at which there is no update: None if that is the first. What is to be done about it is
+    decided when the position is trained alone, which is what comes next.
+    """
+    state = session.state
+    begin = session.clock()
+    table = batches.table(state.step, count)
+    series = session.engine.steps(table, state.updates + 1)
+    done = len(series.loss)
+    if done < len(table.counts):
+        session.step_seconds = None
+    if done == 0:
+        return None
+    each = (session.clock() - begin) / done
+    if session.step_seconds is not None:
+        session.step_seconds = each
+    state.skipped_in_row = 0
+    note_memory(session)
+    first = state.step
+    ends = [step for step in _lines(session, first, first + done) if step < first + done]
+    for end in [*ends, first + done]:
+        _advance(session, table, series, first, end, each)
+        if end < first + done:
+            write_step(session, _record(series, first, end))
+    return Step(_record(series, first, state.step))
+
+
+def _lines(session: Session, first: int, last: int) -> list[int]:
+    """The steps after `first` up to `last` that have a line."""
+    every = session.experiment.run.log_every
+    found = {step for step in (1, session.total) if first < step <= last}
+    return sorted(found | set(range(_next(first, every), last + 1, every)))
+
+
+def _advance(session: Session, table: Table, series: StepSeries, first: int, end: int, seconds: float) -> None:
+    """Counts the steps up to `end`, each of which took `seconds`."""
+    state, pace = session.state, session.pace
+    part = slice(state.step - first, end - first)
+    examples, steps = int(np.sum(table.counts[part])), end - state.step
+    state.step = end
+    state.samples += examples
+    state.updates += steps
+    pace.seconds += steps * seconds
+    pace.steps += steps
+    pace.examples += examples
+    pace.weight += float(np.sum(series.weight[part]))
+
+
+def _record(series: StepSeries, first: int, step: int) -> dict[str, Json]:
+    number = step - first - 1
+    loss, weight, norm = (float(values[number]) for values in (series.loss, series.weight, series.norm))
+    record: dict[str, Json] = {"step": step, "loss": loss / weight, "gradient-norm": norm}
+    if series.rate is not None:
+        record["rate"] = float(series.rate[number])
+    return record

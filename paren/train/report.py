@@ -1,0 +1,44 @@
+"""Lines of metrics: when a step has one, and what was measured since the line before."""
+
+from __future__ import annotations
+
+from paren.runtime.memory import resident_bytes
+from paren.train.session import Pace, Session, Step
+from paren.train.state import Json
+
+
+def is_regular(session: Session, step: int) -> bool:
+    """Whether a step has a line in any case. Depends on the step alone, never on where a start begins or ends."""
+    return step in (1, session.total) or step % session.experiment.run.log_every == 0
+
+
+def report(session: Session, step: Step) -> None:
+    """Writes the line of a step, if it is due, and shows the step."""
+    if is_regular(session, session.state.step) or step.notable:
+        note_memory(session)
+        write_step(session, step.record)
+    session.progress.step(session.state.step, step.record)
+
+
+def note_memory(session: Session) -> None:
+    """Raises the peak to what is resident now."""
+    session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.engine.baseline_bytes)
+
+
+def write_step(session: Session, record: dict[str, Json]) -> None:
+    """Writes the line of a step, with the measured series, and begins to measure anew."""
+    pace = session.pace
+    seconds = max(pace.seconds, 1e-9)
+    record["tokens-per-second"] = pace.weight / seconds
+    record["examples-per-second"] = pace.examples / seconds
+    record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
+    record["runtime/peak_bytes"] = session.peak_bytes
+    write(session, record)
+    session.pace = Pace()
+
+
+def write(session: Session, record: dict[str, Json]) -> None:
+    """Writes a line to everything that keeps lines."""
+    session.metrics.write(record)
+    if session.events is not None:
+        session.events.write(record)
