@@ -218,7 +218,7 @@ def _delete(out: Path) -> None:
 
 
 def _difference(stored: Mapping[str, Any], experiment: Experiment) -> str:
-    """What differs, as far as run.json tells: the variant, the settings, or the sources."""
+    """What differs, as far as run.json tells: the variant, the settings, the precision, or the sources."""
     if stored.get("variant") != experiment.variant:
         return f"variant {stored.get('variant') or 'none'} instead of {experiment.variant or 'none'}"
     before = stored.get("settings", {})
@@ -227,6 +227,8 @@ def _difference(stored: Mapping[str, Any], experiment: Experiment) -> str:
     if changed:
         name = changed[0]
         return f"{name} is {json.dumps(before[name])} there and {json.dumps(now[name])} here"
+    if stored.get("precision") != experiment.run.precision:
+        return f":precision is {stored.get('precision')} there and {experiment.run.precision} here"
     texts = {path: source["text"] for path, source in stored.get("sources", {}).items()}
     edited = [path for path, text in experiment.sources.items() if texts.get(path) != text]
     return f"{edited[0]} has changed" if edited else "its data or its version of paren differ"
