@@ -26,7 +26,7 @@ from paren.runtime.device import Device
 from paren.runtime.task import Cell, Task
 
 FILE = "limits.json"
-FORMAT = 1
+FORMAT = 2
 REPETITIONS = 16  # short ones: on a busy machine some of them are not interrupted
 FAR = 1 << 24  # elements of float32 of each buffer of the copy: 64 MiB, beyond the caches
 NEAR = 512  # elements of the kernel that computes: so few that it stays on one thread, whatever else the others do
@@ -69,15 +69,21 @@ def measure_limits(device: Device) -> Limits:
     far = [device.launch(copy, _cells(device, FAR, FAR))]
     near = [device.launch(chain, _cells(device, NEAR, NEAR))] * STARTS
     starts = [device.launch(tiny, _cells(device, 1, 1))] * STARTS
-    m, n, k = SHAPE
-    product = Product(_matrix(k), _matrix(n), _matrix(n), m, n, k, (), False, (), ())
-    multiply = [device.library(product, (DType.FLOAT32,) * 3, *_cells(device, m * k, k * n, m * n))]
     return Limits(
         traffic=2 * 4 * FAR / _least(device, far),
-        products={DType.FLOAT32.value: 2 * m * n * k / _least(device, multiply)},
+        products={dtype.value: _product_rate(device, dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16)},
         instructions=device.threads * STARTS * CHAIN * NEAR / _least(device, near),
         start=_least(device, starts) / STARTS,
     )
+
+
+def _product_rate(device: Device, dtype: DType) -> float:
+    """Operations a second of a product whose operands and result are of a type."""
+    m, n, k = SHAPE
+    rounded = dtype is DType.BFLOAT16
+    product = Product(_matrix(k), _matrix(n), _matrix(n), m, n, k, (), False, (), (), rounded)
+    cells = _cells(device, m * k, k * n, m * n, dtype=dtype)
+    return 2 * m * n * k / _least(device, [device.library(product, (dtype,) * 3, *cells)])
 
 
 def _map(size: int, instructions: int) -> Kernel:
@@ -93,9 +99,9 @@ def _map(size: int, instructions: int) -> Kernel:
     return Kernel(name, (size,), 1, parameters, (Stage((), tuple(body if instructions else body[1:])),))
 
 
-def _cells(device: Device, *sizes: int) -> list[Cell]:
+def _cells(device: Device, *sizes: int, dtype: DType = DType.FLOAT32) -> list[Cell]:
     """Buffers full of ones: pages that nobody wrote yet would all be read from one page of zeros."""
-    arrays = [device.allocate(4 * size).view(np.float32) for size in sizes]
+    arrays = [device.allocate(dtype.bytes * size).view(dtype.numpy) for size in sizes]
     for array in arrays:
         array[...] = 1
     return [Cell(array) for array in arrays]

@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_is_measured() -> None:
     found = measure_limits(DEVICE)
     assert min(found.traffic, found.instructions, found.start, *found.products.values()) > 0
-    assert set(found.products) == {"float32"}
+    assert set(found.products) == {"float32", "bfloat16"}
 
 
 def test_limits_are_remembered_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
