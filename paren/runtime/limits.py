@@ -16,8 +16,6 @@ from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from paren.ir.types import DType
 from paren.plan.kernel import Access, Compute, Constant, Index, Kernel, Load, Parameter, Stage, Statement, Store
 from paren.plan.limits import Limits
