@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,14 +15,13 @@ import numpy as np
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.open import open_data
-from paren.data.resident import Source
-from paren.data.splits import TRAIN, VALIDATION
-from paren.engine import CompiledEngine
 from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
+from paren.forecast.stacking import Candidate, predict
 from paren.forecast.target import absent_target, present_target
-from paren.inspect.compiling import compile_plans, compiling_since
+from paren.inspect.compiling import compile_plans
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.profiling import Profiling
 from paren.inspect.stages import SHOWN
@@ -32,14 +30,14 @@ from paren.ir.program import Program, Value
 from paren.ir.show import show_graph
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
-from paren.restored import TOKENIZER, RestoredModel, read_model, sample_text
+from paren.prepare import Preparation
+from paren.restored import RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
-from paren.runtime.limits import limits_of, read_limits
-from paren.runtime.memory import available_memory
+from paren.runtime.limits import limits_of
+from paren.runtime.memory import usable_memory
 from paren.text.errors import ParenError, did_you_mean
 from paren.train import experiment as training
-from paren.train.experiment import RunOptions, SplitData
-from paren.train.files import Files
+from paren.train.experiment import RunOptions
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
 from paren.train.run import Start
@@ -139,21 +137,33 @@ class Experiment:
         memory: str | None = None,
         arch: str | None = None,
         threads: int | None = None,
+        stacking: int | None = None,
     ) -> Explanation:
         """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
         there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
 
-        With both `device` and `memory`, the device has only so much memory.
+        With both `device` and `memory`, the device has only so much memory. `stacking` as for `run`; without it the
+        predicted one is taken, which a run may measure instead.
         """
         if card is not None or arch is not None or (memory is not None and device is None):
-            return explain(self.program, self.plans, absent_target(device, card, memory, arch))
+            target = absent_target(device, card, memory, arch)
+            choice = predict(self._first, stacking, target.memory, target.limits)
+            candidate = choice.candidate
+            return explain(candidate.program, candidate.plans, target, stacking=choice.told)
         environment = read_environment()
         opened = open_device(device or environment.device, threads, environment.cache / "kernels")
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
-        compiling = compile_plans(self.plans, opened)
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
-        return explain(self.program, self.plans, target, compiling, opened.notes)
+        choice = predict(self._first, stacking, target.memory, target.limits)
+        candidate = choice.candidate
+        compiling = compile_plans(candidate.plans, opened)
+        return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
+
+    @cached_property
+    def _first(self) -> Candidate:
+        """The plans for one microbatch a call."""
+        return Candidate(self.program, self.plans, memory_of(self.program, self.plans))
 
     def digest(self, data: Dataset) -> str:
         """What identifies the experiment: its graphs, its run settings and its data, not its text or place."""
@@ -189,12 +199,14 @@ class Experiment:
         data_root: str | Path | None = None,
         allow_new_layout: bool = False,
         profile: bool = False,
+        stacking: int | None = None,
         progress: ProgressView | None = None,
     ) -> Run:
         """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
 
         Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
-        writes `report/trace.json`, and tells where the time of a step goes.
+        writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
+        that one call of the training graph takes; without it, paren chooses.
         """
         view = progress if progress is not None else Silent()
         environment = read_environment()
@@ -206,29 +218,44 @@ class Experiment:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
-                refuse_if_too_large(self.program, self.plans, environment.memory or available_memory().bytes)
-                start = self._start(
+                refuse_if_too_large(self._first, usable_memory(environment.memory))
+                data = self._open_data(data_root, view)
+                options = RunOptions(
+                    Path(out) if out is not None else default_out(self.program),
+                    steps,
+                    resume,
+                    overwrite,
+                    allow_new_layout,
+                    Path(checkpoints) if checkpoints is not None else None,
+                    tensorboard,
+                    _versions(),
+                )
+                preparation = Preparation(
+                    self._first,
+                    data,
                     opened,
-                    self._open_data(data_root, view),
-                    RunOptions(
-                        Path(out) if out is not None else default_out(self.program),
-                        steps,
-                        resume,
-                        overwrite,
-                        allow_new_layout,
-                        Path(checkpoints) if checkpoints is not None else None,
-                        tensorboard,
-                        _identity(opened),
-                        _versions(),
-                    ),
+                    environment.cache,
+                    environment.memory,
+                    stacking,
+                    _identity(opened),
+                    options.versions,
+                    options.out,
+                    view,
+                    profiling,
+                )
+                start = Start(
+                    training.Experiment.of(self.program, self.digest(data)),
+                    options,
+                    preparation.splits(self._first),
+                    preparation,
                     view,
                     signals,
-                    profiling,
+                    profile=profiling.profile if profiling is not None else None,
                 )
                 try:
                     outcome = start.run()
                 finally:
-                    for line in profiling.finish(start.options.out) if profiling is not None else ():
+                    for line in profiling.finish(options.out) if profiling is not None else ():
                         view.notice(line)
             finally:
                 view.end()
@@ -244,60 +271,6 @@ class Experiment:
             view.notice(note)
         check_data(data, self.program.bounds, run, cache=cache)
         return data
-
-    def _start(
-        self,
-        device: Device,
-        data: Dataset,
-        options: RunOptions,
-        view: ProgressView,
-        signals: StopSignals,
-        profiling: Profiling | None,
-    ) -> Start:
-        program = self.program
-        count = program.data.options.get("evaluation-count")
-        splits = SplitData(
-            program.run,
-            program.rows,
-            data.splits[TRAIN],
-            data.splits.get(VALIDATION),
-            count if isinstance(count, int) else None,
-        )
-
-        def make_engine() -> CompiledEngine:
-            if data.tokenizer is not None:
-                data.tokenizer.save(options.out / TOKENIZER)
-            return self._compile(device, options.out, view, splits.sources, profiling)
-
-        experiment = training.Experiment.of(program, self.digest(data))
-        watched = profiling.profile if profiling is not None else None
-        return Start(experiment, options, splits, make_engine, view, signals, profile=watched)
-
-    def _compile(
-        self,
-        device: Device,
-        out: Path,
-        view: ProgressView,
-        sources: Mapping[str, Source] | None,
-        profiling: Profiling | None,
-    ) -> CompiledEngine:
-        """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
-        environment = read_environment()
-        limits = None
-        if device.target:
-            cache = environment.cache
-            limits = read_limits(device, cache) if profiling is None else limits_of(device, cache, again=True)
-        compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
-        engine = CompiledEngine(self.program, self.plans, device, sources)
-        target = present_target(device, limits, environment.memory, "PAREN_MEMORY")
-        compiling = compiling_since(device, compiled, reused, begin)
-        report = explain(self.program, self.plans, target, compiling, device.notes)
-        report.write(out, Files())
-        for line in report.short:
-            view.notice(line)
-        if profiling is not None:
-            profiling.attach(engine, report)
-        return engine
 
 
 def default_out(program: Program) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, Json, Settings, Threads, Variant
+from paren.cli.options import Device, File, Json, Settings, Stacking, Threads, Variant
 from paren.cli.output import print_json, print_painted, print_result
 from paren.cli.summary import REPORT_STYLES, SUMMARY_STYLES, write_summary
 from paren.text.errors import did_you_mean
@@ -74,6 +74,7 @@ def explain(
         typer.Option("--arch", metavar="ARCH", help="The architecture of that card: sm_90, ...", show_default=False),
     ] = None,
     threads: Threads = None,
+    stacking: Stacking = None,
     json: Json = False,
 ) -> None:
     """Report what a run would do: memory, predicted time, kernels and products, and which patterns apply.
@@ -83,7 +84,9 @@ def explain(
     from paren import api  # see check
 
     experiment = api.load(file, variant=variant, set=settings or ())
-    explanation = experiment.explain(device=device, card=card, memory=memory, arch=arch, threads=threads)
+    explanation = experiment.explain(
+        device=device, card=card, memory=memory, arch=arch, threads=threads, stacking=stacking
+    )
     if json:
         print_json(explanation.data)
     else:

@@ -37,3 +37,13 @@ Threads = Annotated[
         "--threads", min=1, metavar="N", help="Threads for kernels; default: one a physical core.", show_default=False
     ),
 ]
+Stacking = Annotated[
+    int | None,
+    typer.Option(
+        "--stacking",
+        min=1,
+        metavar="N",
+        help="Microbatches in one call of the training graph; default: the fastest that fits.",
+        show_default=False,
+    ),
+]

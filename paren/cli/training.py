@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, Settings, Threads, Variant
+from paren.cli.options import Device, File, Settings, Stacking, Threads, Variant
 from paren.cli.output import print_result
 
 Steps = Annotated[
@@ -37,7 +37,9 @@ Resume = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
 AllowNewLayout = Annotated[
     bool,
-    typer.Option("--allow-new-layout", help="Resume although device or threads differ, which changes the bits."),
+    typer.Option(
+        "--allow-new-layout", help="Resume although device, threads or stacking differ, which changes the bits."
+    ),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
 Profile = Annotated[
@@ -75,6 +77,7 @@ def run(
     data_root: DataRoot = None,
     allow_new_layout: AllowNewLayout = False,
     profile: Profile = False,
+    stacking: Stacking = None,
 ) -> None:
     """Train the network of a file.
 
@@ -96,6 +99,7 @@ def run(
         data_root=data_root,
         allow_new_layout=allow_new_layout,
         profile=profile,
+        stacking=stacking,
         progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))

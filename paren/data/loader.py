@@ -30,6 +30,8 @@ PREFETCH = 2  # batches that are read ahead
 class Microbatch:
     """`size` rows that one call of a graph computes.
 
+    It is one of the microbatches of a global batch, or several neighbours that are stacked.
+
     `fields`: name -> array (size, *field shape). `rows`: uint32[size], the index of each example in the global batch.
     `valid`: float32[size], 1 for an example and 0 for padding. A padding row repeats the last valid row (data and
     index), so its ids are in range and its values finite; its weight is 0.
@@ -98,6 +100,12 @@ def microbatch_ranges(batch: int, microbatches: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
+def call_ranges(batch: int, microbatches: int, stacking: int) -> list[tuple[int, int]]:
+    """The positions of the global batch that each call holds: `stacking` neighbouring microbatches, side by side."""
+    ranges = microbatch_ranges(batch, microbatches)
+    return [(ranges[number][0], ranges[number + stacking - 1][1]) for number in range(0, len(ranges), stacking)]
+
+
 def cut(fields: dict[str, Array], count: int, ranges: list[tuple[int, int]], rows: int) -> tuple[Microbatch, ...]:
     """Cuts `count` examples (`fields`: name -> (count, ...)) into microbatches of `rows` rows, padded with weight 0."""
     parts = []
@@ -119,11 +127,20 @@ class Loader:
     """
 
     def __init__(
-        self, split: Split, run: RunForm, rows: int, start: int, stop: int, *, seed: int, prefetch: int = PREFETCH
+        self,
+        split: Split,
+        run: RunForm,
+        rows: int,
+        start: int,
+        stop: int,
+        *,
+        seed: int,
+        stacking: int = 1,
+        prefetch: int = PREFETCH,
     ) -> None:
         self._split = split
         self._schedule = Schedule(split.count, run.batch, seed)
-        self._ranges = microbatch_ranges(run.batch, run.microbatches)
+        self._ranges = call_ranges(run.batch, run.microbatches, stacking)
         self._rows = rows
         if max(end - begin for begin, end in self._ranges) > rows:
             raise InternalError(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from paren.data.dataset import Int64Array, Split
 from paren.data.fields import ArraySplit
-from paren.data.loader import GlobalBatch, Schedule, cut, microbatch_ranges
+from paren.data.loader import GlobalBatch, Schedule, cut
 from paren.data.stream import TokenSplit
 from paren.ir.op import Array
 from paren.ir.program import RunForm
@@ -66,8 +66,8 @@ class Table:
 
 
 class ResidentBatches:
-    """The batches of positions up to `stop`, one by one or as tables. Tables, which cost a permutation, and the next
-    single batch are made ahead in a thread.
+    """The batches of positions up to `stop`, each in one call, one by one or as tables. Tables, which cost a
+    permutation, and the next single batch are made ahead in a thread.
 
     A table never crosses a multiple of `block_steps`.
     """
@@ -75,7 +75,7 @@ class ResidentBatches:
     def __init__(self, split: ArraySplit | TokenSplit, run: RunForm, rows: int, stop: int) -> None:
         self._split = split
         self._schedule = Schedule(split.count, run.batch, run.seed)
-        self._ranges = microbatch_ranges(run.batch, run.microbatches)
+        self._ranges = [(0, run.batch)]
         self._rows = rows
         self._stop = stop
         self._block = block_steps(rows)

@@ -71,9 +71,9 @@ def _loader_bytes(program: Program) -> int:
     the one that computes and the one that is read."""
     example = sum(field.type.bytes for field in program.data.fields)
     row = example + 8  # `rows` and `valid`
-    batch, rows = program.run.batch, program.rows
-    whole = -(-batch // rows) * rows * row + 8 * batch
-    return (PREFETCH + 1) * whole + batch * example + 2 * rows * row
+    batch = program.run.batch
+    whole = program.calls * program.rows * row + 8 * batch
+    return (PREFETCH + 1) * whole + batch * example + 2 * program.evaluation_rows * row
 
 
 def _table_bytes(program: Program) -> int:

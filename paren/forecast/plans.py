@@ -150,7 +150,7 @@ def make_plans(program: Program) -> Plans:
 def _update_decision(program: Program) -> Decision:
     """The update waits for the whole gradient: what that is for, and the gradient's bytes."""
     run = program.run
-    if run.microbatches > 1:
+    if program.calls > 1:
         reason, option = f"the gradient is the sum of {run.microbatches} microbatches", "microbatches"
     elif run.clip is not None:
         reason, option = ":clip needs the norm of the whole gradient", "clip"
@@ -179,7 +179,7 @@ def diagnosis_name(name: str) -> str:
 
 def adds(program: Program) -> bool:
     """Whether a step makes several calls of `accumulate`, which add to its sums; the only one would fill them."""
-    return program.run.microbatches > 1
+    return program.calls > 1
 
 
 def _filling(graph: Graph) -> RunGraph:

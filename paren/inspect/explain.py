@@ -177,7 +177,8 @@ def _graphs(program: Program, plans: Plans, limits: Limits | None) -> Iterable[G
 def _report(program: Program, name: str, plan: Plan, count: int, limits: Limits | None) -> GraphReport:
     """The report of a graph that stands `count` times in a step."""
     if name == "accumulate":
-        return report_graph(name, plan, program.run.microbatches * count, "microbatch", limits)
+        when = "microbatch" if program.stacking == 1 else f"{program.stacking} microbatches"
+        return report_graph(name, plan, program.calls * count, when, limits)
     if name == "evaluate":
         return report_graph(name, plan, 0, "evaluation", limits)
     if name == "initialize":

@@ -11,7 +11,7 @@ from paren.inspect.regions import GraphReport, RegionGroup, group_regions
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
-from paren.train.size import show_bytes
+from paren.text.size import show_bytes
 
 if TYPE_CHECKING:
     from paren.inspect.explain import Explanation

@@ -139,6 +139,12 @@ class RunForm:
     reproducible_over: int | None
     spans: Mapping[str, Span]
 
+    def rows(self, stacking: int) -> int:
+        """Examples of one call that takes `stacking` neighbouring microbatches. Sizes of microbatches differ by at most
+        one, the larger ones come first; a smaller call is padded."""
+        small, larger = divmod(self.batch, self.microbatches)
+        return stacking * small + min(larger, stacking)
+
 
 @dataclass(frozen=True)
 class Model:
@@ -209,7 +215,10 @@ class Study:
 class Program:
     """A whole experiment.
 
-    Graph conventions (all graphs are for `rows` examples, the microbatch):
+    One call of a graph takes `rows` examples: `stacking` neighbouring microbatches of a batch. An evaluation takes
+    `evaluation_rows`.
+
+    Graph conventions (all graphs are for `rows` examples, `evaluate` for `evaluation_rows`):
     - inputs of role `state`: parameter names; of role `batch`: field names, `$rows` (uint32[rows], index of each
       example in the global batch), `$valid` (float32[rows], 1 for real examples, 0 for padding); of role `scalar`:
       `$seed` (uint32), `$step` (uint32, the position of the training step, from 0).
@@ -226,7 +235,9 @@ class Program:
     sources: Mapping[str, str]  # path -> text: the file and its imports
     run: RunForm
     data: DataForm
+    stacking: int
     rows: int
+    evaluation_rows: int
     models: tuple[Model, ...]
     parameters: tuple[Slot, ...]
     moments: tuple[Slot, ...]
@@ -239,3 +250,8 @@ class Program:
     bounds: tuple[Bound, ...]
     notes: tuple[str, ...]  # warnings for the user
     study: Study = Study()
+
+    @property
+    def calls(self) -> int:
+        """Calls of the training graph in one step."""
+        return self.run.microbatches // self.stacking

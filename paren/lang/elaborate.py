@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import paren.ir.ops
@@ -31,29 +32,36 @@ def elaborate(
     *,
     variant: str | None = None,
     overrides: Sequence[str] = (),
-    rows: int | None = None,
+    stacking: int = 1,
+    microbatches: int | None = None,
     read_file: Callable[[Path], bytes] | None = None,
 ) -> Program:
     """The program of a file.
 
-    `overrides` are `name=value` texts with values as in the language; they win over the variant. `rows` is the number
-    of examples in each graph, by default a microbatch (batch / microbatches, rounded up). `read_file` gives the bytes
-    of a path (for texts that are not on disk). Raises `ParenError`, or `ParenErrors` with all mistakes that were
-    found.
+    `overrides` are `name=value` texts with values as in the language; they win over the variant. `stacking` is
+    the number of microbatches that one call of a training graph takes, and divides theirs; `microbatches` replaces the
+    file's own number. `read_file` gives the bytes of a path (for texts that are not on disk). Raises `ParenError`, or
+    `ParenErrors` with all mistakes that were found.
     """
     files = Files(read_file)
     files.load(Path(path))
     files.report.finish()
     with deep_recursion():
-        return _Elaboration(files, str(path), variant).run(overrides, rows)
+        return _Elaboration(files, str(path), variant).run(overrides, stacking, microbatches)
 
 
 def elaborate_kept(
-    path: str, variant: str | None, settings: Mapping[str, Value], texts: Mapping[str, str], *, rows: int | None = None
+    path: str,
+    variant: str | None,
+    settings: Mapping[str, Value],
+    texts: Mapping[str, str],
+    *,
+    stacking: int = 1,
+    microbatches: int | None = None,
 ) -> Program:
     """A program evaluated again from texts and settings that were kept, whatever the files say now.
 
-    `texts`: path -> text of the file and its imports; `settings`: every setting by name. `rows` as for `elaborate`.
+    `texts`: path -> text of the file and its imports; `settings`: every setting by name. The rest as for `elaborate`.
     """
 
     def read_file(file: Path) -> bytes:
@@ -63,7 +71,9 @@ def elaborate_kept(
             raise FileNotFoundError(file) from None
 
     overrides = [f"{name}={show(value)}" for name, value in settings.items()]
-    return elaborate(path, variant=variant, overrides=overrides, rows=rows, read_file=read_file)
+    return elaborate(
+        path, variant=variant, overrides=overrides, stacking=stacking, microbatches=microbatches, read_file=read_file
+    )
 
 
 class _Elaboration:
@@ -75,7 +85,7 @@ class _Elaboration:
         self.compiler = Compiler(self.session, Namespace({}, prelude_namespace(self.session)), internal=False)
         self.top = TopLevel(self.session, self.compiler, Settings(self.session))
 
-    def run(self, overrides: Sequence[str], rows: int | None) -> Program:
+    def run(self, overrides: Sequence[str], stacking: int, microbatches: int | None) -> Program:
         session, top = self.session, self.top
         top.sort(self.files.forms)
         replaced: dict[str, List] = {}
@@ -102,6 +112,8 @@ class _Elaboration:
         chosen = data_name(options, list(top.named("defdata")))
         parts = expressions(options)
         settings = parse_run(options, list(parts.metrics))
+        if microbatches is not None:
+            settings = replace(settings, microbatches=microbatches)
         if chosen is None or chosen not in datas:
             # Without the fields no expression of the run means anything; the models and the optimizer still do.
             for model in models.values():
@@ -110,8 +122,11 @@ class _Elaboration:
                 Optimizers(session, self.compiler, []).build(parts)
             raise self._failure()
         data = datas[chosen]
-        graphs = Graphs(session, self.compiler, data.fields, rows or -(-settings.batch // settings.microbatches))
-        loss, evaluate = graphs.loss(parts, True), graphs.loss(parts, False)
+        graphs = Graphs(session, self.compiler, data.fields, settings.rows(stacking))
+        evaluated = data.options.get("evaluation-batch", graphs.rows)
+        evaluation_rows = evaluated if isinstance(evaluated, int) else graphs.rows
+        loss = graphs.loss(parts, True)
+        evaluate = replace(graphs, rows=evaluation_rows).loss(parts, False)
         diagnostics: dict[str, tuple[Diagnostic, Graph]] = {}
         for name, form in top.named("defdiagnostic").items():
             with session.collect():
@@ -140,7 +155,9 @@ class _Elaboration:
             sources=self.files.texts,
             run=settings,
             data=data,
+            stacking=stacking,
             rows=graphs.rows,
+            evaluation_rows=evaluation_rows,
             models=tuple(callable_model(session, model) for model in used),
             parameters=slots,
             moments=moments,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from paren.text.errors import Note, ParenError
+from paren.text.size import show_bytes
 
 ALIGNMENT = 64  # bytes; a page of `mmap` is a multiple of it
 HUGE_PAGE = 2 << 20
@@ -24,9 +27,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Available:
-    """Bytes that may still be allocated, and what sets that limit, in words."""
+    """Bytes that may still be allocated, of how many in all, and what sets that limit, in words."""
 
     bytes: int
+    total: int
     limit: str
 
 
@@ -40,14 +44,21 @@ def available_memory(root: Path = Path("/")) -> Available:
     known = [entry for entry in found if entry is not None]
     if known:
         return min(known, key=lambda entry: entry.bytes)
-    return Available(1 << 30, "assumed")
+    return Available(1 << 30, 1 << 30, "assumption of 1 GiB")
+
+
+def usable_memory(allowed: int | None) -> Available:
+    """What a run may use: the available memory, or less if PAREN_MEMORY allows only `allowed` bytes."""
+    free = available_memory()
+    return free if allowed is None or allowed > free.bytes else Available(allowed, allowed, "value of PAREN_MEMORY")
 
 
 def _machine(root: Path) -> Available | None:
-    for line in read_lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return Available(int(line.split()[1]) * 1024, "available memory of the machine")
-    return None
+    sizes = {line.partition(":")[0]: line.split()[1] for line in read_lines(root / "proc/meminfo") if ":" in line}
+    if "MemAvailable" not in sizes:
+        return None
+    free = int(sizes["MemAvailable"]) * 1024
+    return Available(free, int(sizes.get("MemTotal", sizes["MemAvailable"])) * 1024, "available memory of the machine")
 
 
 def _control_groups(root: Path) -> Iterator[Available]:
@@ -83,7 +94,8 @@ def _control_group(folder: Path, limit: str, usage: str) -> Available | None:
     for line in read_lines(folder / "memory.stat"):
         if line.startswith(("inactive_file ", "total_inactive_file ")):
             cached = max(cached, int(line.split()[1]))
-    return Available(max(0, largest - max(0, (used or 0) - cached)), "memory limit of the control group")
+    free = max(0, largest - max(0, (used or 0) - cached))
+    return Available(free, largest, "memory limit of the control group")
 
 
 def _number(path: Path) -> int | None:
@@ -120,11 +132,28 @@ def peak_resident() -> int:
 
 
 def resident_bytes() -> int:
-    """Anonymous resident memory of this process, in bytes. Where the system does not tell, its peak of all memory."""
-    for line in read_lines(Path("/proc/self/status")):
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return peak_resident()
+    """Anonymous resident memory of this process, in bytes. Where the system does not tell, its peak of all memory.
+
+    It takes about two microseconds, so a loop may ask at every step.
+    """
+    file = _sizes_in_pages()
+    if file is None:
+        return peak_resident()
+    sizes = os.pread(file, 128, 0).split()
+    return (int(sizes[1]) - int(sizes[2])) * mmap.PAGESIZE  # resident, less what belongs to files or is shared
+
+
+@cache
+def _sizes_in_pages() -> int | None:
+    """The system's file of this process's sizes, open as long as the process lives."""
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_sizes_in_pages.cache_clear)  # the open file tells of the parent
 
 
 def allocate(size: int) -> Bytes:
@@ -139,7 +168,7 @@ def allocate(size: int) -> Bytes:
         free = available_memory()
         raise ParenError(
             "E-MEM-002",
-            f"{size} bytes could not be allocated, {free.bytes} are available",
+            f"{show_bytes(size)} could not be allocated, {show_bytes(free.bytes)} are free",
             notes=[Note(f"the limit is the {free.limit}"), Note(f"the system said: {refusal}")],
             fix="make the model or the microbatch smaller, or end other programs",
         ) from refusal

@@ -49,13 +49,19 @@ register(
     "E-MEM-001",
     "the plan does not fit",
     "The plan of the run needs more memory than is free, or than PAREN_MEMORY allows. Nothing was computed.",
-    "Raise :microbatches, lower :batch, or make the model smaller; the message names the parts.",
+    "Take the change that the message names, or end other programs; the message gives the parts.",
 )
 register(
     "E-MEM-002",
     "memory could not be allocated",
     "The system refused memory that the plan needs, although the plan fits what was available before.",
     "End other programs, or make the model or the microbatch smaller.",
+)
+register(
+    "E-MEM-003",
+    "a stacking that cannot be",
+    "--stacking is the number of microbatches that one call takes, so it has to divide the microbatches of a batch.",
+    "Use one of the numbers that the message gives, or leave it out: paren then chooses.",
 )
 
 register(

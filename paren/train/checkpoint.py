@@ -14,9 +14,9 @@ import numpy as np
 
 from paren.ir.op import Array
 from paren.text.errors import Note, ParenError, Report
+from paren.text.size import show_bytes
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
-from paren.train.size import show_bytes
 from paren.train.state import Json, LoopState
 from paren.train.tensor_file import FORMAT_NAMES, MalformedFile, Written, read_header, read_into, write_tensors
 

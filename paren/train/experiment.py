@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from paren.data.resident import ResidentBatches, Source, Table, sources_of
 from paren.data.stream import TokenSplit
 from paren.ir.program import Diagnostic, Program, RunForm, Value
 from paren.text.errors import ParenError
+from paren.train.engine import Engine
 from paren.train.state import Json
 
 
@@ -56,8 +57,7 @@ class RunOptions:
     """What a caller asks of one start. None of it belongs to the experiment's identity.
 
     `steps`: stop after so many in total. `resume`: None, `auto`, `latest`, the number of a checkpoint, or a path.
-    `checkpoints`: where they go instead of `out/checkpoints`. `identity`: device and layout, as far as they decide
-    about bits. `versions`: name -> version of what computes.
+    `checkpoints`: where they go instead of `out/checkpoints`. `versions`: name -> version of what computes.
     """
 
     out: Path
@@ -67,7 +67,6 @@ class RunOptions:
     allow_new_layout: bool = False
     checkpoints: Path | None = None
     tensorboard: bool = False
-    identity: Mapping[str, Json] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -104,16 +103,33 @@ class TrainingData(Protocol):
 
 @dataclass(frozen=True)
 class SplitData:
-    """Training and evaluation splits of an opened data set, in microbatches of `rows` rows.
+    """Training and evaluation splits of an opened data set, in calls of `rows` and `evaluation_rows` rows.
 
-    `evaluation_limit`: at most so many examples of the evaluation split.
+    `stacking`: microbatches in a call of training. `evaluation_limit`: at most so many examples of the evaluation
+    split.
     """
 
     run: RunForm
     rows: int
+    evaluation_rows: int
     training: Split
     validation: Split | None
+    stacking: int = 1
     evaluation_limit: int | None = None
+
+    @classmethod
+    def of(cls, program: Program, training: Split, validation: Split | None) -> SplitData:
+        """The splits as a program takes them."""
+        limit = program.data.options.get("evaluation-count")
+        return cls(
+            program.run,
+            program.rows,
+            program.evaluation_rows,
+            training,
+            validation,
+            program.stacking,
+            limit if isinstance(limit, int) else None,
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -126,18 +142,29 @@ class SplitData:
     @property
     def sources(self) -> dict[str, Source] | None:
         """Where the training examples lie in memory, if a step makes one call and native code can read them."""
-        return sources_of(self.training) if self.run.microbatches == 1 else None
+        return sources_of(self.training) if self.run.microbatches == self.stacking else None
 
     def batches(self, start: int, stop: int) -> Loader | ResidentBatches:
         training = self.training
         if self.sources is not None and isinstance(training, ArraySplit | TokenSplit):
             return ResidentBatches(training, self.run, self.rows, stop)
-        return Loader(training, self.run, self.rows, start, stop, seed=self.run.seed)
+        return Loader(training, self.run, self.rows, start, stop, seed=self.run.seed, stacking=self.stacking)
 
     def evaluation(self) -> Iterator[Microbatch]:
         if self.validation is None:
             return iter(())
-        return evaluation_batches(self.validation, self.rows, self.evaluation_limit)
+        return evaluation_batches(self.validation, self.evaluation_rows, self.evaluation_limit)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a start trains with. `identity`: device and layout, as far as they decide about bits. `annotations`: kind ->
+    values of lines that the metrics of a new run begin with."""
+
+    identity: Mapping[str, Json]
+    data: TrainingData
+    make_engine: Callable[[], Engine]
+    annotations: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
 
 
 def total_steps(run: RunForm, steps_per_epoch: int) -> int:

@@ -26,8 +26,9 @@ def encode(record: Mapping[str, Json]) -> bytes:
 
 
 def without_measured(line: str) -> dict[str, Json]:
-    """A line's content without `MEASURED_SERIES`: what equal runs have in common."""
-    return {name: value for name, value in json.loads(line).items() if name not in MEASURED_SERIES}
+    """A line's content without `MEASURED_SERIES` and how the stacking was chosen: what equal runs have in common."""
+    measured = MEASURED_SERIES | {"chosen", "text"}
+    return {name: value for name, value in json.loads(line).items() if name not in measured}
 
 
 class MetricsWriter:

@@ -14,8 +14,8 @@ def is_regular(session: Session, step: int) -> bool:
 
 def report(session: Session, step: Step) -> None:
     """Writes the line of a step, if it is due, and shows the step."""
+    note_memory(session)
     if is_regular(session, session.state.step) or step.notable:
-        note_memory(session)
         write_step(session, step.record)
     session.progress.step(session.state.step, step.record)
 

@@ -51,6 +51,15 @@ def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool
     return Candidates(found, unreadable, True, allow_new_layout)
 
 
+def stored_identity(store: CheckpointStore, wanted: str) -> Mapping[str, Json] | None:
+    """The identity of the checkpoint that `--resume WANTED` would go on from, None if there is none. Raises what
+    `find_checkpoints` does for a named one."""
+    if wanted not in ("auto", "latest"):
+        return _named(store, wanted).manifest.identity
+    found, _ = store.lineage()
+    return found[0].manifest.identity if found else None
+
+
 def restore_newest(
     store: CheckpointStore, candidates: Candidates, slots: Mapping[str, Array], roles: Mapping[str, str]
 ) -> Checkpoint:

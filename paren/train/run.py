@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paren.text.errors import ParenError
+from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles, require_tensorboard
-from paren.train.experiment import Experiment, RunOptions, TrainingData, evaluate_every, steps_to_do, total_steps
+from paren.train.experiment import (
+    Experiment,
+    Prepared,
+    RunOptions,
+    TrainingData,
+    evaluate_every,
+    steps_to_do,
+    total_steps,
+)
 from paren.train.files import Files
 from paren.train.lock import RunLock
 from paren.train.loop import AT_SIGNAL, COMPLETE, train
 from paren.train.metrics import MetricsWriter
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
-from paren.train.resume import Candidates, find_checkpoints, restore_newest
+from paren.train.resume import Candidates, find_checkpoints, restore_newest, stored_identity
 from paren.train.run_directory import Place
 from paren.train.session import Session
 from paren.train.signals import StopSignals
-from paren.train.size import show_bytes
 from paren.train.start_from import load_weights
-from paren.train.state import LoopState
+from paren.train.state import Json, LoopState
 from paren.train.status import StatusFile
 
 NOTHING_TO_DO = "done"
@@ -50,14 +58,16 @@ class Outcome:
 class Start:
     """Trains in `options.out`, anew or from a checkpoint, and leaves the directory with a final status.
 
-    `make_engine` compiles and allocates; it is called under the lock, after everything that can be refused without
-    it. `signals` is entered by the caller, around everything slow; `progress` is ended by whoever made it.
+    `prepare` is called under the lock, with the identity of the checkpoint that the start goes on from (None for a new
+    run), and decides what is left open until then. Its engine compiles and allocates; it is made after everything that
+    can be refused without it. `signals` is entered by the caller, around everything slow; `progress` is ended by
+    whoever made it.
     """
 
     experiment: Experiment
     options: RunOptions
     data: TrainingData
-    make_engine: Callable[[], Engine]
+    prepare: Callable[[Mapping[str, Json] | None], Prepared]
     progress: ProgressView
     signals: StopSignals
     files: Files = field(default_factory=Files)
@@ -82,12 +92,14 @@ class Start:
                 step = found.step if found else total
                 return self._nothing(step, f"holds this run, complete after {step} steps")
             store = self._store(place)
+            prepared = self.prepare(self._stored_identity(store, place))
+            store.identity = prepared.identity
             candidates = self._candidates(store, place)
             if place.kind == "fresh":
-                run_directory.write_run_file(self.files, options, self.experiment, place.run, total)
+                run_directory.write_run_file(self.files, options, self.experiment, place.run, total, prepared.identity)
             file = StatusFile(options.out, total, self.files)
             try:
-                return self._train(store, candidates, file, total, stop, every)
+                return self._train(prepared, store, candidates, file, total, stop, every)
             except BaseException as error:
                 with suppress(ParenError):  # the disk may be what failed; the error itself is on its way to the user
                     if isinstance(error, ParenError):
@@ -98,6 +110,7 @@ class Start:
 
     def _train(
         self,
+        prepared: Prepared,
         store: CheckpointStore,
         candidates: Candidates,
         file: StatusFile,
@@ -115,7 +128,7 @@ class Start:
         file.running("compiling")
         with ExitStack() as closing:
             closing.callback(self.progress.phase, "")
-            engine = self.make_engine()
+            engine = prepared.make_engine()
             closing.callback(engine.close)
             if self.signals.stop_asked:
                 return self._stopped(file)
@@ -133,12 +146,14 @@ class Start:
             lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size))
             if not lines.size:
                 lines.annotate(state.step, "memory", **engine.memory())
+                for kind, values in prepared.annotations.items():
+                    lines.annotate(state.step, kind, **values)
                 if resumed:
                     lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
             session = Session(
                 experiment=self.experiment,
                 engine=engine,
-                data=self.data,
+                data=prepared.data,
                 state=state,
                 total=total,
                 stop=stop,
@@ -187,7 +202,7 @@ class Start:
             root,
             place.run,
             self.experiment.digest,
-            self.options.identity,
+            {},
             self.options.versions,
             self.experiment.run.keep_checkpoints,
             self.files,
@@ -196,6 +211,12 @@ class Start:
         store.refuse_strangers()
         store.clean()
         return store
+
+    def _stored_identity(self, store: CheckpointStore, place: Place) -> Mapping[str, Json] | None:
+        wanted = self.options.resume
+        if wanted is None or (wanted == "auto" and place.kind == "fresh"):
+            return None
+        return stored_identity(store, wanted)
 
     def _candidates(self, store: CheckpointStore, place: Place) -> Candidates:
         wanted = self.options.resume

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from paren.text.errors import ParenError
+from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
 from paren.train.files import TEMPORARY, Files, json_bytes, temporary_sibling, write_atomically
-from paren.train.size import show_bytes
 from paren.train.state import Json
 
 RUN = "run.json"
@@ -109,7 +109,9 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
     return dict(content)
 
 
-def write_run_file(files: Files, options: RunOptions, experiment: Experiment, run: str, total: int) -> None:
+def write_run_file(
+    files: Files, options: RunOptions, experiment: Experiment, run: str, total: int, identity: Mapping[str, Json]
+) -> None:
     """Writes what a reader needs to know the run by, and to start it again. Raises E-RUN-005."""
     content: dict[str, Json] = {
         "format": FORMAT,
@@ -123,7 +125,7 @@ def write_run_file(files: Files, options: RunOptions, experiment: Experiment, ru
         "microbatches": experiment.run.microbatches,
         "precision": experiment.run.precision,
         "steps": total,
-        "identity": dict(options.identity),
+        "identity": dict(identity),
         "versions": dict(options.versions),
         "created": status.now(),
         "sources": {

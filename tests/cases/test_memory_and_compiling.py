@@ -16,6 +16,9 @@ from paren_command import EXAMPLES, SMALL, paren, write_small
 import paren as library
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
+from paren.forecast.stacking import Candidate, forced_candidate
+from paren.runtime.memory import Available
+from paren.text.size import show_bytes
 
 
 def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tmp_path: Path) -> None:
@@ -26,30 +29,54 @@ def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tm
     assert re.fullmatch(
         rf"{re.escape(file)}:\d+:21: E-MEM-001: the run needs [\d.]+ MiB, and 24 MiB are free", lines[0]
     )
-    assert re.match(r"  note: parameters [\d.]+ \w+, gradients [\d.]+ \w+, optimizer [\d.]+ \w+, live ", lines[3])
+    size = r"[\d.]+ [KM]iB"
+    parts = ("parameters", "gradients", "optimizer", "live", "inputs", "saving", "host")
+    assert re.fullmatch("  note: it would hold " + ", ".join(f"{part} {size}" for part in parts), lines[3])
     assert lines[4].startswith(f"  note: most is alive in the graph accumulate at {file}:")
-    assert re.fullmatch(r"  fix: write :microbatches \d+, which needs [\d.]+ MiB", lines[5])
+    assert lines[5] == "  note: the limit is the value of PAREN_MEMORY"
+    assert re.fullmatch(r"  fix: write :microbatches \d+, which needs [\d.]+ MiB", lines[6])
     assert not (tmp_path / "out").exists()
+
+
+def candidate(experiment: library.Experiment) -> Candidate:
+    return Candidate(experiment.program, experiment.plans, memory_of(experiment.program, experiment.plans))
 
 
 @pytest.mark.parametrize("share", [0.95, 0.6, 0.4])
 def test_the_change_that_is_named_fits(share: float) -> None:
     experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke")
-    limit = int(share * memory_of(experiment.program, experiment.plans).planned)
+    first = candidate(experiment)
+    limit = int(share * first.memory.planned)
     with pytest.raises(library.ParenError) as caught:
-        refuse_if_too_large(experiment.program, experiment.plans, limit)
+        refuse_if_too_large(first, Available(limit, 2 * limit, "available memory of the machine"))
+    used = f"of {show_bytes(2 * limit)} in all, {show_bytes(limit)} are in use"
+    assert caught.value.notes[2].message == f"the limit is the available memory of the machine: {used}"
     named = re.match(r"write :microbatches (\d+), ", caught.value.fix or "")
     assert named is not None
     settings = {"microbatches": int(named[1])}
     changed = library.load(EXAMPLES / "gpt.paren", variant="smoke", set=settings)
-    refuse_if_too_large(changed.program, changed.plans, limit)
+    refuse_if_too_large(candidate(changed), Available(limit, limit, "value of PAREN_MEMORY"))
 
 
 def test_where_no_batch_fits_the_model_is_too_large() -> None:
     experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke")
     with pytest.raises(library.ParenError) as caught:
-        refuse_if_too_large(experiment.program, experiment.plans, 2**20)
-    assert re.fullmatch(r"make the model smaller: one example a call needs [\d.]+ MiB", caught.value.fix or "")
+        refuse_if_too_large(candidate(experiment), Available(2**20, 2**20, "value of PAREN_MEMORY"))
+    assert re.fullmatch(
+        r"make the model smaller: one example a call needs [\d.]+ MiB, [\d.]+ MiB of it for parameters and what goes "
+        r"with them",
+        caught.value.fix or "",
+    )
+
+
+def test_a_stacking_that_does_not_fit_is_left_out() -> None:
+    experiment = library.load(EXAMPLES / "gpt.paren", variant="smoke", set={"microbatches": 4})
+    first = candidate(experiment)
+    limit = int(1.1 * first.memory.planned)
+    with pytest.raises(library.ParenError) as caught:
+        refuse_if_too_large(forced_candidate(first, 4), Available(limit, limit, "value of PAREN_MEMORY"))
+    one = show_bytes(first.memory.planned)
+    assert caught.value.fix == f"leave out --stacking: one microbatch a call needs {one}"
 
 
 def test_a_first_start_compiles_and_a_second_takes_all_from_the_cache(tmp_path: Path) -> None:
@@ -122,7 +149,7 @@ sys.exit(main(["run", "f.paren", "--out", "out"]))
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert re.search(r"^E-MEM-002: \d+ bytes could not be allocated, \d+ are available$", done.stderr, re.MULTILINE)
+    assert re.search(r"^E-MEM-002: [\d.]+ \w+ could not be allocated, [\d.]+ GiB are free$", done.stderr, re.MULTILINE)
     assert "Traceback" not in done.stderr
     status = json.loads((tmp_path / "out" / "status.json").read_bytes())
     assert (status["state"], status["code"], status["step"]) == ("failed", "E-MEM-002", 0)

@@ -71,7 +71,9 @@ def test_fall_backs_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available_memory", lambda: Available(2**29, "memory limit of the control group"))
+    monkeypatch.setattr(
+        machine, "available_memory", lambda: Available(2**29, 2**32, "memory limit of the control group")
+    )
     assert machine.check_memory(2**32) == Row(
         "free memory",
         NOTE,

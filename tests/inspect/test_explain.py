@@ -36,7 +36,7 @@ def gpt() -> Experiment:
 def report(request: pytest.FixtureRequest, gpt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Explanation:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAREN_CACHE", str(tmp_path_factory.getbasetemp() / "explained"))
-        return gpt.explain(**TARGETS[request.param])
+        return gpt.explain(**TARGETS[request.param], stacking=1)
 
 
 def distinct(experiment: Experiment) -> dict[str, Plan]:
@@ -185,7 +185,8 @@ def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first is not None
     assert second is not None
     assert first.compiled > 0
-    assert (second.compiled, second.reused) == (0, first.compiled)
+    assert second.compiled == 0
+    assert second.reused >= first.compiled  # one kernel may have been made for the machine's limits
 
 
 # Decisions ----------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_a_run_writes_its_report_and_says_the_first_lines(tmp_path: Path, monkey
     assert written["compiling"]["compiled"] > 0
     assert {graph["name"] for graph in written["graphs"]} == set(distinct(experiment))
     begin = next(number for number, line in enumerate(said) if line.startswith("memory     "))
-    assert f"{planned / 1024:.0f} KiB planned of " in said[begin]
+    assert f"{planned / 2**20:.3g} MiB planned of " in said[begin]
     assert any(line.startswith(f"compiling  {written['compiling']['compiled']} kernels compiled") for line in said)
 
 

@@ -43,7 +43,7 @@ def run(folder: Path, name: str, *, profile: bool, microbatches: int = 1, steps:
     (folder / f"{name}.paren").write_text(text)
     view = View()
     experiment = paren.load(folder / f"{name}.paren")
-    experiment.run(out=folder / name, steps=steps, threads=1, profile=profile, progress=view)
+    experiment.run(out=folder / name, steps=steps, threads=1, stacking=1, profile=profile, progress=view)
     return view
 
 

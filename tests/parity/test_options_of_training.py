@@ -10,6 +10,7 @@ import safetensors.numpy
 from compiled_training import Arrays, Trainer, program
 
 from paren import api
+from paren.train.experiment import SplitData
 from paren.train.read_run import read_metrics
 
 TEXT = """
@@ -162,7 +163,7 @@ def test_training_from_existing_weights(tmp_path: Path) -> None:
     made.set(weights)
     data = experiment._open_data(None, api.Silent())
     from_start = []
-    with api.SplitData(experiment.program.run, 8, data.splits["train"], None).batches(0, 6) as loader:
+    with SplitData(experiment.program.run, 8, 8, data.splits["train"], None).batches(0, 6) as loader:
         for batch in loader:
             from_start.append(made.step(data.splits["train"].read(batch.indices))["loss"])
     assert series["loss"].tolist() == from_start

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from paren.runtime.memory import allocate, available_memory, peak_resident, processor_quota
+from paren.runtime import memory
+from paren.runtime.memory import (
+    Available,
+    allocate,
+    available_memory,
+    peak_resident,
+    processor_quota,
+    resident_bytes,
+    usable_memory,
+)
 from paren.text.errors import ParenError
 
 
@@ -26,7 +37,7 @@ MACHINE = {"proc/meminfo": "MemTotal: 4096 kB\nMemAvailable:    2048 kB\n"}
 def test_without_groups_the_machine_is_the_limit(tmp_path: Path) -> None:
     write(tmp_path, MACHINE)
     found = available_memory(tmp_path)
-    assert (found.bytes, found.limit) == (2048 * 1024, "available memory of the machine")
+    assert found == Available(2048 * 1024, 4096 * 1024, "available memory of the machine")
 
 
 def test_version_2_groups_count_up_to_the_root(tmp_path: Path) -> None:
@@ -42,7 +53,36 @@ def test_version_2_groups_count_up_to_the_root(tmp_path: Path) -> None:
         },
     )
     found = available_memory(tmp_path)
-    assert (found.bytes, found.limit) == (500_000, "memory limit of the control group")
+    assert found == Available(500_000, 1_000_000, "memory limit of the control group")
+
+
+def test_what_a_run_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = Available(1000, 4000, "available memory of the machine")
+    monkeypatch.setattr(memory, "available_memory", lambda: free)
+    assert usable_memory(None) == free
+    assert usable_memory(2000) == free
+    assert usable_memory(600) == Available(600, 600, "value of PAREN_MEMORY")
+
+
+def test_resident_memory_is_that_of_the_process_itself() -> None:
+    before = resident_bytes()
+    array = allocate(32 << 20)
+    array[:] = 1
+    assert 0.9 * array.size < resident_bytes() - before < 1.2 * array.size
+
+
+def test_a_child_sees_its_own_memory() -> None:
+    program = """import os
+from paren.runtime.memory import allocate, resident_bytes
+resident_bytes()
+if os.fork() == 0:
+    array = allocate(32 << 20)
+    array[:] = 1
+    os._exit(resident_bytes() > 32 << 20)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def test_version_1_groups(tmp_path: Path) -> None:
@@ -71,7 +111,7 @@ def test_an_unlimited_group_leaves_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_system_that_says_nothing(tmp_path: Path) -> None:
-    assert available_memory(tmp_path).limit == "assumed"
+    assert available_memory(tmp_path).limit == "assumption of 1 GiB"
 
 
 @pytest.mark.parametrize(
@@ -114,8 +154,8 @@ def test_a_refused_allocation_has_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
         allocate(12345)
     error = caught.value
     assert error.code == "E-MEM-002"
-    assert error.message.startswith("12345 bytes could not be allocated, ")
-    assert error.message.endswith(" are available")
+    assert error.message.startswith("12.1 KiB could not be allocated, ")
+    assert error.message.endswith(" are free")
     assert error.notes[1].message == "the system said: [Errno 12] Cannot allocate memory"
     assert error.fix == "make the model or the microbatch smaller, or end other programs"
 

@@ -18,10 +18,10 @@ from training_fakes import Trial, run_form
 
 from paren.runtime.memory import resident_bytes
 from paren.text.errors import ParenError
+from paren.text.size import show_bytes
 from paren.train.metrics import MetricsWriter, encode
 from paren.train.progress import Bar, PlainLines, Silent, view_for
 from paren.train.read_run import read_annotations, read_metrics
-from paren.train.size import show_bytes
 
 NUMBERS = st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans())
 

@@ -163,14 +163,15 @@ def test_a_resume_into_a_directory_of_another_run_is_refused(tmp_path):
 def test_another_device_is_refused_unless_allowed(tmp_path):
     trial = Trial(tmp_path / "run")
     trial.start(steps=4)
+    trial.identity = {"device": "cuda", "threads": 2}
     with pytest.raises(ParenError) as caught:
-        trial.start(resume="latest", identity={"device": "cuda", "threads": 2})
+        trial.start(resume="latest")
     assert caught.value.code == "E-CKPT-007"
     assert caught.value.message == (
         f"going on from {trial.out / 'checkpoints' / '000004'} would not be bit-exact: "
         "device cpu there and cuda here, threads none there and 2 here"
     )
-    trial.start(resume="latest", identity={"device": "cuda", "threads": 2}, allow_new_layout=True)
+    trial.start(resume="latest", allow_new_layout=True)
     assert trial.listener.notices[0] == "not bit-exact: device cpu there and cuda here, threads none there and 2 here"
 
 

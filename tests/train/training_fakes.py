@@ -16,7 +16,7 @@ from paren.ir.program import Best, Diagnostic, RunForm
 from paren.text.source import Source, Span
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import StepSums
-from paren.train.experiment import Experiment, RunOptions, SplitData
+from paren.train.experiment import Experiment, Prepared, RunOptions, SplitData
 from paren.train.files import Files
 from paren.train.progress import Silent
 from paren.train.run import Outcome, Start
@@ -81,7 +81,8 @@ def examples(count: int, seed: int) -> dict[str, np.ndarray]:
 def split_data(run: RunForm, training: Mapping[str, np.ndarray] | None = None, validation: bool = True) -> SplitData:
     return SplitData(
         run,
-        rows=-(-run.batch // run.microbatches),
+        rows=run.rows(1),
+        evaluation_rows=run.rows(1),
         training=ArraySplit("train", training or examples(COUNT, 1)),
         validation=ArraySplit("validation", examples(7, 2)) if validation else None,
     )
@@ -230,6 +231,7 @@ class Trial:
     files: Files = field(default_factory=Files)
     before: Callable[[str, int], None] = lambda name, step: None
     settings: Mapping[str, Any] = field(default_factory=lambda: {"rate": 0.05})
+    identity: Mapping[str, Any] = field(default_factory=lambda: {"device": "cpu"})
     engine: LinearEngine | None = None
     listener: Listener = field(default_factory=Listener)
     signals: StopSignals = field(default_factory=StopSignals)
@@ -243,9 +245,9 @@ class Trial:
         )
         start = Start(
             experiment,
-            RunOptions(self.out, **{"identity": {"device": "cpu"}, "versions": {"paren": "0"}, **options}),
+            RunOptions(self.out, **{"versions": {"paren": "0"}, **options}),
             self.data,
-            self._make,
+            lambda stored: Prepared(self.identity, self.data, self._make),
             self.listener,
             self.signals,
             self.files,

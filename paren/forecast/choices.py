@@ -1,0 +1,56 @@
+"""The degrees of stacking that earlier runs chose, remembered in the cache folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from paren.ir.program import Program
+from paren.ir.show import show_graph
+from paren.train.files import Files, json_bytes, write_atomically
+
+FILE = "choices.json"
+MOST = 1000  # choices that are kept; the oldest go first
+
+
+def choice_key(program: Program, *device: object) -> str:
+    """What a choice holds for: the loss of one microbatch, their number, and the device as far as its speed goes (kind,
+    target, threads, versions)."""
+    graph = show_graph(program.loss, spans=False)
+    return sha256(repr((graph, program.run.microbatches, device)).encode()).hexdigest()
+
+
+def recall(folder: Path, key: str, notice: Callable[[str], None]) -> int | None:
+    """The degree that was remembered, if there is one. A file that cannot be understood is said, and holds none."""
+    degree = _read(folder, notice).get(key)
+    return degree if isinstance(degree, int) and not isinstance(degree, bool) and degree > 0 else None
+
+
+def remember(folder: Path, key: str, degree: int) -> None:
+    """Adds a choice to the file. What another process adds at the same moment may be lost: it chooses again."""
+    kept = {name: value for name, value in _read(folder, _ignore).items() if name != key}
+    newest = dict(list(kept.items())[-(MOST - 1) :]) | {key: degree}
+    with suppress(OSError):  # a folder that cannot be written costs the next start a choice, nothing else
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(Files(), folder / FILE, json_bytes(newest, indent=1), durable=False)
+
+
+def _read(folder: Path, notice: Callable[[str], None]) -> dict[str, object]:
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        pass
+    notice(f"{path} is damaged, so its choices of stacking are made again")
+    return {}
+
+
+def _ignore(_: str) -> None:
+    """The damage has been told already, when the choice was looked for."""

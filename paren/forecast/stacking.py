@@ -1,0 +1,174 @@
+"""Stacking: how many microbatches one call of the training graph takes.
+
+It moves nothing of the training: neither data, nor their order, nor the schedule; only sums are taken in another order.
+So it is free to choose, within what fits in memory, but it is an input to the bits of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paren.forecast.memory import MemoryPlan, memory_of
+from paren.forecast.plans import Plans, make_plans
+from paren.ir.program import Program, RunForm
+from paren.lang.elaborate import elaborate_kept
+from paren.plan.limits import Limits, step_seconds
+from paren.plan.plan import Plan
+from paren.text.errors import ParenError
+from paren.train.state import Json
+
+CLOSE = 1.05  # predictions nearer than this do not decide
+GOOD = 1.02  # what takes no longer than this, times the fastest, is as good: then the least memory decides
+FLAT = 0.99  # a further degree is looked at as long as the one before brought the predicted time below this share
+
+# Why a degree was taken. A stored one is that of the checkpoint; it is lowered if it no longer fits.
+ONLY, FORCED, STORED, LOWERED = "the only one", "forced", "stored", "lowered"
+REMEMBERED, PREDICTED, MEASURED = "remembered", "predicted", "measured"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program evaluated and planned for one degree of stacking."""
+
+    program: Program
+    plans: Plans
+    memory: MemoryPlan
+
+    @property
+    def stacking(self) -> int:
+        """Microbatches in a call."""
+        return self.program.stacking
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate that a run takes, and why. `predicted` and `measured`: degree -> seconds of a step's calls."""
+
+    candidate: Candidate
+    reason: str
+    predicted: Mapping[int, float] = field(default_factory=dict)
+    measured: Mapping[int, float] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """`2 of 4 microbatches a call, measured: 1 takes 12.3 ms a step, 2 takes 11.8 ms`."""
+        program = self.candidate.program
+        text = f"{program.stacking} of {program.run.microbatches} microbatches a call, {self.reason}"
+        seconds = self.measured or self.predicted
+        times = [f"{degree} takes {_milliseconds(seconds[degree])}" for degree in seconds]
+        return f"{text}: {', '.join(times)}" if times else text
+
+    @property
+    def told(self) -> dict[str, Json]:
+        """For the metrics and the report; nothing where there is nothing to stack. `chosen` says why, with times of a
+        step in milliseconds by degree; `text` is all of it in words."""
+        program = self.candidate.program
+        if program.run.microbatches == 1:
+            return {}
+        chosen: dict[str, Json] = {"reason": self.reason}
+        for name, times in (("predicted_ms", self.predicted), ("measured_ms", self.measured)):
+            if times:
+                chosen[name] = {str(degree): round(1e3 * seconds, 4) for degree, seconds in times.items()}
+        return {
+            "stacking": program.stacking,
+            "microbatches": program.run.microbatches,
+            "rows": program.rows,
+            "chosen": chosen,
+            "text": self.describe(),
+        }
+
+
+def degrees(run: RunForm) -> list[int]:
+    """The numbers of microbatches that a call may take: the divisors of theirs; one, if the result is to be the same
+    over several counts of devices."""
+    if run.reproducible_over is not None:
+        return [1]
+    return [degree for degree in range(1, run.microbatches + 1) if run.microbatches % degree == 0]
+
+
+def make_candidate(program: Program, stacking: int) -> Candidate:
+    """The program for another degree of stacking, evaluated again from the texts it was read from, and planned."""
+    settings = {setting.name: setting.value for setting in program.settings}
+    stacked = elaborate_kept(program.path, program.variant, settings, program.sources, stacking=stacking)
+    plans = make_plans(stacked)
+    return Candidate(stacked, plans, memory_of(stacked, plans))
+
+
+def forced_candidate(first: Candidate, stacking: int) -> Candidate:
+    """The candidate of a degree that was asked for. Raises E-MEM-003 for one that does not divide the microbatches."""
+    run = first.program.run
+    known = degrees(run)
+    if stacking not in known:
+        why = (
+            "is not 1, and :reproducible-over needs every microbatch alone"
+            if run.reproducible_over is not None
+            else f"does not divide the {run.microbatches} microbatches of a batch"
+        )
+        raise ParenError(
+            "E-MEM-003",
+            f"--stacking {stacking} {why}",
+            run.spans.get("microbatches"),
+            fix=f"use {_either(known)}, or leave it out",
+        )
+    return first if stacking == 1 else make_candidate(first.program, stacking)
+
+
+def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candidate], float] | None = None) -> Choice:
+    """The fastest degree, to about 2 %, whose plan needs at most `most` bytes; `first`, the degree 1, is taken to fit.
+
+    Predictions decide, unless some are close to the least: then `measure`, if there is one, gives the seconds of a
+    step's calls.
+    """
+    fitting = [first]
+    predicted = {1: step_time(first, limits)}
+    for degree in degrees(first.program.run)[1:]:
+        candidate = make_candidate(first.program, degree)
+        if candidate.memory.planned > most:
+            break
+        before = predicted[fitting[-1].stacking]
+        fitting.append(candidate)
+        predicted[degree] = step_time(candidate, limits)
+        if predicted[degree] > FLAT * before:
+            break
+    if len(fitting) == 1:
+        return Choice(first, ONLY)
+    least = min(predicted.values())
+    close = [candidate for candidate in fitting if predicted[candidate.stacking] <= CLOSE * least]
+    if len(close) == 1 or measure is None:
+        return Choice(_smallest_good(close, predicted), PREDICTED, predicted)
+    measured = {candidate.stacking: measure(candidate) for candidate in close}
+    return Choice(_smallest_good(close, measured), MEASURED, predicted, measured)
+
+
+def _smallest_good(candidates: Sequence[Candidate], times: Mapping[int, float]) -> Candidate:
+    """The candidate that needs least memory among those that are as good as the fastest."""
+    least = min(times[candidate.stacking] for candidate in candidates)
+    return next(candidate for candidate in candidates if times[candidate.stacking] <= GOOD * least)
+
+
+def predict(first: Candidate, stacking: int | None, most: int, limits: Limits | None) -> Choice:
+    """The choice of a run without its measurement: `stacking` if that was asked for, else what `limits` predict."""
+    if stacking is not None:
+        return Choice(forced_candidate(first, stacking), FORCED)
+    if limits is None or len(degrees(first.program.run)) == 1:
+        return Choice(first, ONLY)
+    return choose(first, most, limits)
+
+
+def step_time(candidate: Candidate, limits: Limits) -> float:
+    """Seconds of a step's calls of the training graph, by the limits of the machine."""
+    return candidate.program.calls * _plan_seconds(candidate.plans.accumulate, limits)
+
+
+def _plan_seconds(plan: Plan, limits: Limits) -> float:
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    return sum(step_seconds(step, buffers, limits) for step in plan.steps)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _either(numbers: list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} or {last}" if first else last

@@ -1,0 +1,146 @@
+"""What a start trains with: the stacking is decided under the run's lock, then data and engine are made for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paren.data.dataset import Dataset
+from paren.data.splits import TRAIN, VALIDATION
+from paren.engine import CompiledEngine
+from paren.forecast.choices import choice_key, recall, remember
+from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.stacking import (
+    FORCED,
+    LOWERED,
+    ONLY,
+    REMEMBERED,
+    STORED,
+    Candidate,
+    Choice,
+    choose,
+    degrees,
+    forced_candidate,
+    make_candidate,
+)
+from paren.forecast.target import present_target
+from paren.forecast.trial import time_call
+from paren.inspect.compiling import compiling_since
+from paren.inspect.explain import explain
+from paren.inspect.profiling import Profiling
+from paren.restored import TOKENIZER
+from paren.runtime.device import Device
+from paren.runtime.limits import limits_of, read_limits
+from paren.runtime.memory import Available, usable_memory
+from paren.text.size import show_bytes
+from paren.train.experiment import Prepared, SplitData
+from paren.train.files import Files
+from paren.train.progress import ProgressView
+from paren.train.state import Json
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Called by a start with the identity of what it goes on from, if there is one.
+
+    `first`: the plans for one microbatch a call. `memory`: the bytes of PAREN_MEMORY. `stacking`: the degree that was
+    asked for. `identity`: what decides about bits besides the stacking. `versions`: of what computes.
+    """
+
+    first: Candidate
+    data: Dataset
+    device: Device
+    cache: Path
+    memory: int | None
+    stacking: int | None
+    identity: Mapping[str, Json]
+    versions: Mapping[str, str]
+    out: Path
+    view: ProgressView
+    profiling: Profiling | None
+
+    def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
+        """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
+        free = usable_memory(self.memory)
+        refuse_if_too_large(self.first, free)
+        choice = self._choose(stored.get("stacking") if stored is not None else None, free)
+        candidate = choice.candidate
+        return Prepared(
+            identity={**self.identity, "stacking": candidate.stacking},
+            data=self.splits(candidate),
+            make_engine=lambda: self._make_engine(candidate, choice.told),
+            annotations={"stacking": choice.told} if choice.told else {},
+        )
+
+    def _choose(self, stored: Json, free: Available) -> Choice:
+        if self.stacking is not None:
+            candidate = forced_candidate(self.first, self.stacking)
+            refuse_if_too_large(candidate, free)
+            return Choice(candidate, FORCED)
+        if isinstance(stored, int):
+            return self._as_before(stored, free)
+        # Where nobody set a limit, other programs keep half of what is free.
+        return self._automatic(free.bytes if self.memory is not None else free.bytes // 2)
+
+    def _as_before(self, stored: int, free: Available) -> Choice:
+        """The stored degree, or the highest below it that still fits."""
+        for degree in reversed(degrees(self.first.program.run)):
+            if degree > stored:
+                continue
+            candidate = self.first if degree == 1 else make_candidate(self.first.program, degree)
+            if candidate.memory.planned <= free.bytes:
+                return Choice(candidate, STORED if degree == stored else LOWERED)
+            needed = show_bytes(candidate.memory.planned)
+            self.view.notice(f"stacking {degree} needs {needed}, and {show_bytes(free.bytes)} are free")
+        return Choice(self.first, LOWERED)
+
+    def _automatic(self, most: int) -> Choice:
+        program = self.first.program
+        known = degrees(program.run)
+        if len(known) == 1:
+            return Choice(self.first, ONLY)
+        versions = sorted(self.versions.items())
+        key = choice_key(program, self.device.name, self.device.target, self.device.threads, versions)
+        degree = recall(self.cache, key, self.view.notice)
+        if degree in known:
+            candidate = self.first if degree == 1 else make_candidate(program, degree)
+            if candidate.memory.planned <= most:
+                return Choice(candidate, REMEMBERED)
+        self.view.phase("choosing the stacking")
+        choice = choose(self.first, most, limits_of(self.device, self.cache), self._measure)
+        remember(self.cache, key, choice.candidate.stacking)
+        return choice
+
+    def _measure(self, candidate: Candidate) -> float:
+        """Seconds that a step's calls of the training graph take, on the examples of the first one."""
+        with self.splits(candidate).batches(0, 1) as batches:
+            microbatch = batches.batch(0).microbatches[0]
+        return candidate.program.calls * time_call(self.device, candidate.plans.accumulate, microbatch)
+
+    def splits(self, candidate: Candidate) -> SplitData:
+        """The data in the calls of a candidate."""
+        splits = self.data.splits
+        return SplitData.of(candidate.program, splits[TRAIN], splits.get(VALIDATION))
+
+    def _make_engine(self, candidate: Candidate, stacking: Mapping[str, Json]) -> CompiledEngine:
+        """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
+        if self.data.tokenizer is not None:
+            self.data.tokenizer.save(self.out / TOKENIZER)
+        device = self.device
+        limits = None
+        if device.target:
+            measured = self.profiling is not None
+            limits = limits_of(device, self.cache, again=True) if measured else read_limits(device, self.cache)
+        compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
+        engine = CompiledEngine(candidate.program, candidate.plans, device, self.splits(candidate).sources)
+        target = present_target(device, limits, self.memory, "PAREN_MEMORY")
+        compiling = compiling_since(device, compiled, reused, begin)
+        report = explain(candidate.program, candidate.plans, target, compiling, device.notes, stacking)
+        report.write(self.out, Files())
+        for line in report.short:
+            self.view.notice(line)
+        if self.profiling is not None:
+            self.profiling.attach(engine, report)
+        return engine
