@@ -6,6 +6,7 @@
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
+| reuse | kernels -> kernels that keep expensive values between their stages | `plan.verify_kernel` |
 | schedule | steps in an order in which operands can be given up early | |
 | tile | steps around a large short-lived value -> a loop over its tiles | `plan.check_loop` |
 | rematerialization | steps run again, so that their results need not be kept | |
@@ -26,6 +27,7 @@ from paren.plan.lower import lower
 from paren.plan.memory import kernels_of, place
 from paren.plan.plan import Plan
 from paren.plan.rematerialization import drop_cheap, fit
+from paren.plan.reuse import reuse_values
 from paren.plan.schedule import schedule
 from paren.plan.tile import tile
 from paren.plan.verify_kernel import verify_kernel
@@ -53,7 +55,7 @@ class Planning:
 
 def plan_graph(graph: Graph, written_slots: Collection[str] = (), planning: Planning = Planning()) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
-    plan = schedule(lower(prepare(graph)))
+    plan = reuse_values(schedule(lower(prepare(graph))))
     if planning.patterns:
         plan = drop_cheap(tile(plan))
     if planning.budget is not None:

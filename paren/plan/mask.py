@@ -106,7 +106,8 @@ def _evaluate(
                         return None
                     stored[access.parameter] = stored.get(access.parameter, True) and zero
                 case Load(result, access):
-                    known[result] = _Number(0) if stage.axes and access.parameter in zero_before else None
+                    zero = access.parameter in zero_before or stored.get(access.parameter, False)
+                    known[result] = _Number(0) if stage.axes and zero else None
                 case AxisIndex() | Constant() | Compute():
                     known[statement.result] = _value(statement, known, row, column, reach)
                 case _:

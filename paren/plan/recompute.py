@@ -7,23 +7,21 @@ still kept, it reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from paren.plan.kernel import (
     Access,
     Accumulate,
-    AxisIndex,
     Compute,
-    Constant,
     Kernel,
     Load,
     Parameter,
-    Reduce,
     Stage,
     Statement,
     Store,
 )
+from paren.plan.kernel_values import equal_values, is_needed, needed_values
 from paren.plan.memory import reads_of, substitute, writes_of
 from paren.plan.plan import Buffer, Launch, Loop, Place, Plan, Product
 
@@ -127,14 +125,14 @@ def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int]
     stored = {i for i in written if launch.buffers[i] in wanted}
     if stored == written:
         return launch
-    kernel = _load_what_is_kept(kernel, {i for i in written - stored if launch.buffers[i] in alive})
-    needed = _values_for(kernel, stored)
+    kernel = _load_whatis_needed(kernel, {i for i in written - stored if launch.buffers[i] in alive})
+    needed = needed_values(kernel, stored)
     loaded = {
         s.access.parameter for stage in kernel.stages for s in stage.body if isinstance(s, Load) and s.result in needed
     }
     if any(launch.buffers[i] not in alive for i in (loaded & written) - stored):
         return launch
-    stages = [(stage.axes, tuple(s for s in stage.body if _is_kept(s, stored, needed))) for stage in kernel.stages]
+    stages = [(stage.axes, tuple(s for s in stage.body if is_needed(s, stored, needed))) for stage in kernel.stages]
     stages = [(axes, body) for axes, body in stages if body]
     used = sorted(loaded | stored)
     number = {old: new for new, old in enumerate(used)}
@@ -157,10 +155,10 @@ def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int]
     return replace(launch, kernel=cut, buffers=tuple(launch.buffers[i] for i in used))
 
 
-def _load_what_is_kept(kernel: Kernel, kept: Collection[int]) -> Kernel:
+def _load_whatis_needed(kernel: Kernel, kept: Collection[int]) -> Kernel:
     """The kernel with a load in place of every value that equals one which it stores to a `kept` parameter, at the
     same place of the same loop."""
-    classes = _equal_values(kernel)
+    classes = equal_values(kernel)
     found: dict[tuple[int, tuple[int, ...]], Access] = {}
     for stage in kernel.stages:
         for s in stage.body:
@@ -178,60 +176,3 @@ def _load_what_is_kept(kernel: Kernel, kept: Collection[int]) -> Kernel:
             body.append(s)
         stages.append(Stage(stage.axes, tuple(body)))
     return replace(kernel, stages=tuple(stages))
-
-
-def _equal_values(kernel: Kernel) -> dict[int, int]:
-    """For each value a number that equal expressions share. Loads of what the kernel stores are equal to nothing."""
-    numbers: dict[tuple[object, ...], int] = {}
-    classes: dict[int, int] = {}
-    for stage in kernel.stages:
-        for s in stage.body:
-            match s:
-                case Constant(result, value, dtype):
-                    key: tuple[object, ...] = ("constant", repr(value), dtype)
-                case AxisIndex(result, index, dtype):
-                    key = ("axis", index, dtype)
-                case Load(result, access, dtype, fill) if not kernel.parameters[access.parameter].writes:
-                    key = ("load", access, dtype, repr(fill))
-                case Compute(result, op, args, dtype, attrs):
-                    key = (op, tuple(classes[arg] for arg in args), dtype, attrs)
-                case Load(result) | Reduce(result):
-                    key = ("only", result)
-                case _:
-                    continue
-            classes[result] = numbers.setdefault(key, len(numbers))
-    return classes
-
-
-def _is_kept(statement: Statement, stored: Collection[int], needed: Collection[int]) -> bool:
-    if isinstance(statement, Store | Accumulate):
-        return statement.access.parameter in stored
-    return statement.result in needed
-
-
-def _values_for(kernel: Kernel, stored: Collection[int]) -> set[int]:
-    """The values that the stores to these parameters need, found backwards."""
-    needed: set[int] = set()
-    for stage in reversed(kernel.stages):
-        for statement in reversed(stage.body):
-            needed.update(_operands(statement, stored, needed))
-    return needed
-
-
-def _operands(statement: Statement, stored: Collection[int], needed: Collection[int]) -> Sequence[int]:
-    """The values that a statement uses, if it is needed."""
-    match statement:
-        case Store(access, value) | Accumulate(access, value):
-            if access.parameter not in stored:
-                return ()
-            return (value, *(index.value for index in access.indices if index.value is not None))
-        case Compute(result, _, args):
-            return args if result in needed else ()
-        case Reduce(result, _, value):
-            return (value,) if result in needed else ()
-        case Load(result, access):
-            if result not in needed:
-                return ()
-            return tuple(index.value for index in access.indices if index.value is not None)
-        case _:
-            return ()
