@@ -47,11 +47,11 @@ class Recorder:
 
     def begin(self) -> None:
         """All is ready: what follows is the first step."""
-        _say("begin", at=time.monotonic())
+        say("begin", at=time.monotonic())
 
     def first(self) -> None:
         """The first step is over and its loss was read."""
-        _say("first", at=time.monotonic())
+        say("first", at=time.monotonic())
 
     def start(self) -> None:
         """Timed units follow."""
@@ -75,7 +75,7 @@ class Recorder:
         before, after = self._started, self._stopped
         wall = after.wall - before.wall
         own = after.user + after.kernel - before.user - before.kernel
-        _say(
+        say(
             "result",
             seconds=self.seconds,
             losses=[*self.losses[:3], *self.losses[3:][-1:]],
@@ -109,5 +109,6 @@ def time_epochs(recorder: Recorder, epoch: Callable[[int], float]) -> None:
         recorder.unit()
 
 
-def _say(event: str, **values: object) -> None:
+def say(event: str, **values: object) -> None:
+    """Reports an event to the watcher. With `waits`, the watcher answers with a line on stdin when it has looked."""
     print(json.dumps({"event": event, **values}), flush=True)
