@@ -25,8 +25,8 @@ STAGES = {
     "import": "import paren",
     "load": "reading and evaluating the file",
     "plan": "plans of all graphs",
-    "open": "device, limits, data and their checks, the run's folder",
-    "compile": "compiling or loading kernels, allocating the state",
+    "open": "device, data and their checks, folder",
+    "compile": "kernels compiled or loaded, the report",
     "fill": "first weights, files of the run",
     "step": "the first step",
 }
@@ -53,7 +53,7 @@ class Marks:
             self.end_of("open")
 
     def notice(self, text: str) -> None:
-        if text.startswith("compiled "):
+        if text.startswith("compiling "):
             self.end_of("compile")
 
     def end(self) -> None: ...
