@@ -116,20 +116,22 @@ class _Packing:
         w, lanes = self.w, self.lanes
         step = 2 * lanes if self.paired else lanes
         whole = w.value(f"and i64 %k, {-step}")
-        for i in range(self.vectors):
-            valid = w.value(f"sub i64 %width, {i * lanes}")
+        with loop(w, "0", str(self.vectors)) as vector:
+            before = w.value(f"mul i64 {vector}, {lanes}")
+            valid = w.value(f"sub i64 %width, {before}")
+            target = move(w, "%target", w.value(f"mul i64 {vector}, {self.bytes}"))
             with when(w, w.value(f"icmp sgt i64 {valid}, 0")):
                 last = w.value(f"sub i64 {valid}, 1")
-                corner = move(w, "%source", w.value(f"mul i64 %line.stride, {i * lanes}"))
+                corner = move(w, "%source", w.value(f"mul i64 %line.stride, {before}"))
                 lines = [
                     move(w, corner, w.value(f"mul i64 %line.stride, {least(w, str(lane), last)}"))
                     for lane in range(lanes)
                 ]
                 with loop(w, "0", whole, str(step)) as k:
-                    self._square(i, lines, k, lambda _first: None)
+                    self._square(target, lines, k, lambda _first: None)
                 with when(w, w.value(f"icmp slt i64 {whole}, %k")):
                     left = w.value(f"sub i64 %k, {whole}")
-                    self._square(i, lines, whole, self._masks(left))
+                    self._square(target, lines, whole, self._masks(left))
 
     def _masks(self, left: str) -> Callable[[int], str]:
         """The masks of vectors along k of which `left` elements are valid, by their first element."""
@@ -140,15 +142,15 @@ class _Packing:
         }
         return made.__getitem__
 
-    def _square(self, vector: int, lines: list[str], k: str, mask: Callable[[int], str | None]) -> None:
+    def _square(self, target: str, lines: list[str], k: str, mask: Callable[[int], str | None]) -> None:
         """As many k as there are lanes, or pairs of them."""
         w = self.w
         distance = w.value(f"mul i64 {k}, {self.source.bytes}")
         rows = [self._row(move(w, line, distance), mask) for line in lines]
         number = w.value(f"lshr i64 {k}, 1") if self.paired else k
-        target = move(w, "%target", w.value(f"mul i64 {number}, {self.vectors * self.bytes}"))
+        first = move(w, target, w.value(f"mul i64 {number}, {self.vectors * self.bytes}"))
         for lane, row in enumerate(_transposed(w, self.type, rows)):
-            self.store(row, move(w, target, str((lane * self.vectors + vector) * self.bytes)))
+            self.store(row, move(w, first, str(lane * self.vectors * self.bytes)))
 
     def _row(self, place: str, mask: Callable[[int], str | None]) -> str:
         """The elements of one line: those of a vector, or of two as pairs."""

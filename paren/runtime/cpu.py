@@ -138,7 +138,7 @@ class CpuDevice:
             self._workspaces = self.allocate(self.threads * workspace_bytes(shape))
         if dtype not in self._products:
             text = emit_product(shape, dtype, "product")
-            self._products[dtype] = self.compiler.load({dtype.value: text}, "product")[dtype.value]
+            self._products[dtype] = self.compiler.load({dtype.value: text}, "product", optimise=False)[dtype.value]
         division = divide(product, dtypes, shape, self.threads)
         work = product.m * product.n * product.k * len(division.offsets)
         loaded = _Loaded(self._products[dtype], division.units, work)
