@@ -280,10 +280,10 @@ def default_out(program: Program) -> Path:
 
 
 def _identity(device: Device) -> dict[str, Json]:
-    """What decides about bits besides the experiment: device, instruction set, threads (they decide about products)."""
+    """What decides about bits besides the experiment: device and instruction set."""
     identity: dict[str, Json] = {"device": device.name, "ranks": 1}
     if device.target:
-        identity |= {"target": device.target, "threads": device.threads}
+        identity["target"] = device.target
     return identity
 
 

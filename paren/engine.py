@@ -96,7 +96,7 @@ class _Chunk:
         self.plans = plan_feed(program, sources, plans.accumulate, block_steps(program.rows))
         self._device = device
         self._sources = {source_input(name): as_bytes(source.array) for name, source in sources.items()}
-        self._feed = Executable(device, self.plans.feed, in_place=self._sources)
+        self._feed = Executable(device, self.plans.feed)
         self._keep = Executable(device, self.plans.keep)
 
     def bind(

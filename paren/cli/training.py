@@ -37,9 +37,7 @@ Resume = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
 AllowNewLayout = Annotated[
     bool,
-    typer.Option(
-        "--allow-new-layout", help="Resume although device, threads or stacking differ, which changes the bits."
-    ),
+    typer.Option("--allow-new-layout", help="Resume although device or stacking differ, which changes the bits."),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
 Profile = Annotated[

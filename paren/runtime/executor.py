@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,11 +49,10 @@ class Executable:
     """A plan on a device.
 
     `run` binds the arrays it is given; those that are the same objects as at the call before stay bound, so state and
-    arena cost nothing after the first run. Inputs that do not lie on 64 bytes are copied to a place that does, because
-    products give other bits for other alignments; not those named in `in_place`, which kernels gather from.
+    arena cost nothing after the first run. Inputs are read where they lie, which does not show in bits.
     """
 
-    def __init__(self, device: Device, plan: Plan, in_place: Collection[str] = ()) -> None:
+    def __init__(self, device: Device, plan: Plan) -> None:
         self.device = device
         self.plan = plan
         device.load(
@@ -65,8 +64,6 @@ class Executable:
         self._named = {
             place: [buffer for buffer in plan.buffers if buffer.place is place] for place in (Place.STATE, Place.INPUT)
         }
-        self._in_place = frozenset(in_place)
-        self._staging: dict[int, Array] = {}
         self._bound: dict[int, Array] = {}
         self._arena: Bytes | None = None
         self._tasks = [self._task(step) for step in plan.steps]
@@ -172,19 +169,10 @@ class Executable:
         if self._bound.get(buffer.id) is array:
             return
         self._check(buffer, array)
-        cell = self._cells[buffer.id]
-        if address_of(array) % ALIGNMENT == 0 or buffer.name in self._in_place:
-            self._bound[buffer.id] = array
-            cell.array = array
-            return
-        if buffer.place is Place.STATE:
+        if buffer.place is Place.STATE and address_of(array) % ALIGNMENT:
             raise InternalError("runtime", f"state {buffer.name} does not lie on {ALIGNMENT} bytes")
-        self._bound.pop(buffer.id, None)
-        if buffer.id not in self._staging:
-            pages = self.device.allocate(buffer.type.bytes)
-            self._staging[buffer.id] = pages.view(buffer.type.dtype.numpy).reshape(buffer.type.shape)
-        np.copyto(self._staging[buffer.id], array)
-        cell.array = self._staging[buffer.id]
+        self._bound[buffer.id] = array
+        self._cells[buffer.id].array = array
 
     def _check(self, buffer: Buffer, array: Array) -> None:
         type_ = buffer.type

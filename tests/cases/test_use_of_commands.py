@@ -277,13 +277,14 @@ def test_a_run_whose_checkpoints_are_elsewhere_is_sampled(tmp_path: Path) -> Non
     assert (sampled.code, sampled.err) == (0, "")
 
 
-def test_another_number_of_threads_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+def test_another_number_of_threads_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     write_small(tmp_path)
-    given = ("run", "f.paren", "--out", "out")
-    assert paren(tmp_path, *given, "--steps", "2", "--threads", "1").code == 0
-    refused = paren(tmp_path, *given, "--resume", "latest", "--threads", "2")
-    assert refused.code == 1
-    assert "E-CKPT-007: " in refused.err
-    allowed = paren(tmp_path, *given, "--resume", "latest", "--threads", "2", "--allow-new-layout")
-    assert allowed.code == 0
-    assert "not bit-exact: threads 1 there and 2 here" in allowed.err
+    for out, threads in (("one", ("1", "1")), ("both", ("1", "3"))):
+        given = ("run", "f.paren", "--out", out)
+        assert paren(tmp_path, *given, "--steps", "2", "--threads", threads[0]).code == 0
+        resumed = paren(tmp_path, *given, "--resume", "latest", "--threads", threads[1])
+        assert resumed.code == 0
+        assert "bit-exact" not in resumed.err
+    one, both = (sorted((tmp_path / out).rglob("*.safetensors")) for out in ("one", "both"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in both]
+    assert one

@@ -17,6 +17,7 @@ from paren.data.open import open_data
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.passes.assemble import SQUARES
+from paren.runtime import cpu
 from paren.train.metrics import without_measured
 
 PROGRAM = """
@@ -91,42 +92,43 @@ def smoke(name: str) -> Program:
 def test_the_reference_device_agrees_with_the_cpu(name: str, tmp_path: Path) -> None:
     """Losses, norms and parameters of three steps, and an evaluation after them; dropout draws the same numbers."""
     made = smoke(name)
-    cpu, reference = Trainer(made), Trainer(made, device="reference")
-    for slot, value in cpu.parameters.items():
+    compiled, reference = Trainer(made), Trainer(made, device="reference")
+    for slot, value in compiled.parameters.items():
         np.testing.assert_allclose(reference.parameters[slot], value, rtol=2e-6, atol=1e-7, err_msg=slot)
     given = examples(made, tmp_path, 3)
     for fields in given:
-        reference.set(cpu.parameters)
-        found, wanted = cpu.step(fields), reference.step(fields)
+        reference.set(compiled.parameters)
+        found, wanted = compiled.step(fields), reference.step(fields)
         assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
         assert found["gradient-norm"] == pytest.approx(wanted["gradient-norm"], rel=1e-4)
         whole = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in reference.gradients.values()))
         for slot, gradient in reference.gradients.items():
-            difference = float(np.linalg.norm((cpu.gradients[slot] - gradient).ravel()))
+            difference = float(np.linalg.norm((compiled.gradients[slot] - gradient).ravel()))
             assert difference <= 1e-4 * max(float(np.linalg.norm(gradient.ravel())), 1e-6 * whole), slot
-    reference.set(cpu.parameters)
-    for microbatch in cpu.batch(given[0]).microbatches:
-        found_sums, wanted_sums = cpu.engine.evaluate(microbatch), reference.engine.evaluate(microbatch)
+    reference.set(compiled.parameters)
+    for microbatch in compiled.batch(given[0]).microbatches:
+        found_sums, wanted_sums = compiled.engine.evaluate(microbatch), reference.engine.evaluate(microbatch)
         assert found_sums["loss"] == pytest.approx(wanted_sums["loss"], rel=1e-5)
         assert {key: weight for key, (_, weight) in found_sums.items()} == {
             key: weight for key, (_, weight) in wanted_sums.items()
         }
 
 
-@pytest.mark.parametrize("name", ["digits", "regression"])
-def test_threads_do_not_show_in_kernels(name: str, tmp_path: Path) -> None:
-    """The whole initialisation, norm and update, which have no products, give the same bytes for any threads."""
+@pytest.mark.parametrize("name", ["digits", "regression", "gpt"])
+def test_threads_do_not_show_in_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Initialisation, two whole steps with their gradients and norms give the same bytes for any threads, which share
+    all kernels and products, however small."""
+    monkeypatch.setattr(cpu, "PARALLEL_WORK", 0)
+    monkeypatch.setattr(cpu, "PARALLEL_PRODUCT", 0)
     made = smoke(name)
     trainers = [Trainer(made, threads=threads) for threads in (1, 2, 3)]
     states = [{slot: value.tobytes() for slot, value in each.parameters.items()} for each in trainers]
     assert states[0] == states[1] == states[2]
-    (fields,) = examples(made, tmp_path, 1)
-    trainers[0].step(fields)
-    gradients = {slot: value.copy() for slot, value in trainers[0].gradients.items()}
-    for each in trainers:
-        each.restart()
-        each.update(gradients, 1)
-    norms = {float(each.engine._registers[SQUARES]) for each in trainers}
-    assert len(norms) == 1
-    states = [{slot: value.tobytes() for slot, value in each.engine.slots().items()} for each in trainers]
-    assert states[0] == states[1] == states[2]
+    for fields in examples(made, tmp_path, 2):
+        for each in trainers:
+            each.step(fields)
+        gradients = [{slot: value.tobytes() for slot, value in each.gradients.items()} for each in trainers]
+        assert gradients[0] == gradients[1] == gradients[2]
+        assert len({float(each.engine._registers[SQUARES]) for each in trainers}) == 1
+        states = [{slot: value.tobytes() for slot, value in each.engine.slots().items()} for each in trainers]
+        assert states[0] == states[1] == states[2]

@@ -100,7 +100,7 @@ def test_other_arrays_are_bound_again() -> None:
         np.testing.assert_allclose(outputs["w"], w, rtol=1e-5)
 
 
-def test_inputs_anywhere_are_staged_at_every_run() -> None:
+def test_inputs_are_read_where_they_lie() -> None:
     executable = Executable(CpuDevice(1), plan())
     state, inputs = sample()
     arena = allocate(192)
