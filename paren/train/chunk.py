@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from paren.data.resident import Table
 from paren.train.engine import StepSeries
 from paren.train.experiment import Batches
-from paren.train.report import note_memory, write_step
+from paren.train.report import measured, note_memory, write
 from paren.train.session import Session, Step
 from paren.train.state import Json
 
@@ -63,13 +65,17 @@ def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
         session.step_seconds = each
     state.skipped_in_row = 0
     note_memory(session)
-    first = state.step
-    ends = [step for step in _lines(session, first, first + done) if step < first + done]
-    for end in [*ends, first + done]:
-        _advance(session, table, series, first, end, each)
-        if end < first + done:
-            write_step(session, _record(series, first, end))
-    return Step(_record(series, first, state.step))
+    columns = _Columns.of(table, series)
+    first, last = state.step, state.step + done
+    lines: dict[int, dict[str, Json]] = {}
+    for end in _lines(session, first, last - 1):
+        _advance(session, columns, first, end, each)
+        lines[end] = measured(session, columns.record(first, end))
+    _advance(session, columns, first, last, each)
+    write(session, *lines.values())
+    for step, line in lines.items():
+        session.progress.step(step, line)
+    return Step(columns.record(first, last))
 
 
 def _lines(session: Session, first: int, last: int) -> list[int]:
@@ -79,24 +85,42 @@ def _lines(session: Session, first: int, last: int) -> list[int]:
     return sorted(found | set(range(_next(first, every), last + 1, every)))
 
 
-def _advance(session: Session, table: Table, series: StepSeries, first: int, end: int, seconds: float) -> None:
-    """Counts the steps up to `end`, each of which took `seconds`."""
+@dataclass(frozen=True)
+class _Columns:
+    """What the steps of a call gave, as Python's numbers; `examples` and `weights` are sums over the steps before each,
+    and over all."""
+
+    loss: list[float]
+    norm: list[float]
+    rate: list[float] | None
+    examples: list[int]
+    weights: list[float]
+
+    @classmethod
+    def of(cls, table: Table, series: StepSeries) -> _Columns:
+        examples, weights = (np.concatenate(([0], np.cumsum(each))) for each in (table.counts, series.weight))
+        rate = None if series.rate is None else series.rate.tolist()
+        loss = np.divide(series.loss, series.weight).tolist()
+        return cls(loss, series.norm.tolist(), rate, examples.tolist(), weights.tolist())
+
+    def record(self, first: int, step: int) -> dict[str, Json]:
+        """The record of a step of a call that began after step `first`."""
+        number = step - first - 1
+        record: dict[str, Json] = {"step": step, "loss": self.loss[number], "gradient-norm": self.norm[number]}
+        if self.rate is not None:
+            record["rate"] = self.rate[number]
+        return record
+
+
+def _advance(session: Session, columns: _Columns, first: int, end: int, seconds: float) -> None:
+    """Counts the steps up to `end` of a call that began after step `first`; each took `seconds`."""
     state, pace = session.state, session.pace
-    part = slice(state.step - first, end - first)
-    examples, steps = int(np.sum(table.counts[part])), end - state.step
+    before, after = state.step - first, end - first
+    examples = columns.examples[after] - columns.examples[before]
     state.step = end
     state.samples += examples
-    state.updates += steps
-    pace.seconds += steps * seconds
-    pace.steps += steps
+    state.updates += after - before
+    pace.seconds += (after - before) * seconds
+    pace.steps += after - before
     pace.examples += examples
-    pace.weight += float(np.sum(series.weight[part]))
-
-
-def _record(series: StepSeries, first: int, step: int) -> dict[str, Json]:
-    number = step - first - 1
-    loss, weight, norm = (float(values[number]) for values in (series.loss, series.weight, series.norm))
-    record: dict[str, Json] = {"step": step, "loss": loss / weight, "gradient-norm": norm}
-    if series.rate is not None:
-        record["rate"] = float(series.rate[number])
-    return record
+    pace.weight += columns.weights[after] - columns.weights[before]

@@ -22,7 +22,10 @@ MEASURED_SERIES = frozenset({"tokens-per-second", "examples-per-second", "runtim
 
 def encode(record: Mapping[str, Json]) -> bytes:
     """A line of the file. JSON has no nan: a number that is not finite is written as "nan", "inf" or "-inf"."""
-    return json_bytes(_finite(dict(record)))
+    try:
+        return json_bytes(dict(record))
+    except ValueError:
+        return json_bytes(_finite(dict(record)))
 
 
 def without_measured(line: str) -> dict[str, Json]:
@@ -55,13 +58,13 @@ class MetricsWriter:
         """Bytes written so far, earlier runs' included."""
         return self._size
 
-    def write(self, record: Mapping[str, Json]) -> None:
-        """Appends one line. Raises E-RUN-012 if the disk refuses."""
-        line = encode(record)
+    def write(self, *records: Mapping[str, Json]) -> None:
+        """Appends a line for each. Raises E-RUN-012 if the disk refuses."""
+        lines = b"".join(map(encode, records))
         try:
             done = 0
-            while done < len(line):
-                done += self._file.write(line[done:]) or 0
+            while done < len(lines):
+                done += self._file.write(lines[done:]) or 0
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ParenError(
@@ -69,7 +72,7 @@ class MetricsWriter:
                 f"{self._path} could not be written ({reason})",
                 fix="make room, then continue with --resume latest",
             ) from error
-        self._size += len(line)
+        self._size += len(lines)
 
     def annotate(self, step: int, kind: str, **values: Json) -> None:
         """Appends a line that is no measurement: what happened at a step."""

@@ -13,6 +13,7 @@ from paren.environment import can_redraw, wants_colour
 from paren.train.state import Json
 
 SHOWN = ("loss", "evaluation/loss", "rate", "tokens-per-second")
+REDRAWN = 0.1  # seconds between two states of the bar
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between the plain lines: the pause doubles up to the longest
 
 
@@ -103,6 +104,8 @@ class Bar:
         )
         self._task = self._progress.add_task("", total=None, phase="starting", values="")
         self._evaluation: Json = None
+        self._last = float("-inf")
+        self._pending: tuple[int, Mapping[str, Json]] | None = None
         self._progress.start()
 
     def begin(self, done: int, stop: int) -> None:
@@ -113,7 +116,9 @@ class Bar:
         shown = dict(record)
         if self._evaluation is not None:
             shown["evaluation/loss"] = self._evaluation
-        self._progress.update(self._task, completed=step, values=_values(shown))
+        self._pending = (step, shown)
+        if time.monotonic() - self._last >= REDRAWN:
+            self._draw()
 
     def phase(self, name: str) -> None:
         self._progress.update(self._task, phase=name or "training")
@@ -122,7 +127,16 @@ class Bar:
         self._progress.console.print(text, markup=False, highlight=False)
 
     def end(self) -> None:
+        self._draw()
         self._progress.stop()
+
+    def _draw(self) -> None:
+        """Shows the last step, if it is not shown yet."""
+        if self._pending is not None:
+            step, shown = self._pending
+            self._progress.update(self._task, completed=step, values=_values(shown))
+            self._pending = None
+            self._last = time.monotonic()
 
 
 def view_for(stream: TextIO) -> ProgressView:

@@ -16,7 +16,7 @@ def report(session: Session, step: Step) -> None:
     """Writes the line of a step, if it is due, and shows the step."""
     note_memory(session)
     if is_regular(session, session.state.step) or step.notable:
-        write_step(session, step.record)
+        write(session, measured(session, step.record))
     session.progress.step(session.state.step, step.record)
 
 
@@ -25,20 +25,21 @@ def note_memory(session: Session) -> None:
     session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.engine.baseline_bytes)
 
 
-def write_step(session: Session, record: dict[str, Json]) -> None:
-    """Writes the line of a step, with the measured series, and begins to measure anew."""
+def measured(session: Session, record: dict[str, Json]) -> dict[str, Json]:
+    """The record of a step that has a line, with what was measured since the line before; measuring begins anew."""
     pace = session.pace
     seconds = max(pace.seconds, 1e-9)
     record["tokens-per-second"] = pace.weight / seconds
     record["examples-per-second"] = pace.examples / seconds
     record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
     record["runtime/peak_bytes"] = session.peak_bytes
-    write(session, record)
     session.pace = Pace()
+    return record
 
 
-def write(session: Session, record: dict[str, Json]) -> None:
-    """Writes a line to everything that keeps lines."""
-    session.metrics.write(record)
+def write(session: Session, *records: dict[str, Json]) -> None:
+    """Writes lines to everything that keeps lines."""
+    session.metrics.write(*records)
     if session.events is not None:
-        session.events.write(record)
+        for record in records:
+            session.events.write(record)
