@@ -12,7 +12,7 @@ import numpy as np
 from paren.ir.graph import Node
 from paren.ir.types import DType
 from paren.plan.body import Body, Indices, Uncomputable
-from paren.plan.fuse import CHUNK, Group, domain_of
+from paren.plan.fuse import CHUNK, FEW_ROWS, Group, domain_of
 from paren.plan.index import ZERO, NeedsSplit, add, affine
 from paren.plan.kernel import Accumulate, Index, Kernel, Load, Reduce, Stage, Statement, Store
 from paren.plan.storage import is_reduction
@@ -282,9 +282,11 @@ class Cut:
 
 
 def cut(node: Node) -> Cut:
-    """Cuts the longest reduced axis so that a chunk holds about `CHUNK` elements."""
+    """Cuts a reduced axis so that a chunk holds about `CHUNK` elements: the first that is long, so that the elements of
+    a chunk lie side by side in most values, else the longest."""
     stage = domain_of(node).stage
-    place = max(range(len(stage)), key=lambda i: stage[i])
+    long = [i for i, size in enumerate(stage) if size >= FEW_ROWS]
+    place = long[0] if long else max(range(len(stage)), key=lambda i: stage[i])
     others = prod(stage) // stage[place]
     length = max(1, min(stage[place], CHUNK // max(1, others)))
     return Cut(place, -(-stage[place] // length), length)

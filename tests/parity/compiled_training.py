@@ -55,8 +55,11 @@ class Trainer:
         self.restart()
 
     def restart(self) -> None:
-        """As before the first step."""
+        """As before the first step; `initialize` takes the moments of a new engine to be 0."""
         made = self.made
+        for name, array in self.engine.slots().items():
+            if self.engine.roles[name] == "moment":
+                array[...] = 0
         self.engine.initialize(made.run.seed)
         self.lines = Lines()
         self.state = LoopState()

@@ -268,6 +268,17 @@ def test_a_long_sum_is_cut_into_chunks_by_its_shape() -> None:
     assert stored(plan) == ["parts [5]", "sum []"]
 
 
+def test_chunks_of_a_sum_over_a_matrix_lie_side_by_side() -> None:
+    """Cut along its first axis: chunks of some columns of all rows would touch a line of memory for each row."""
+    builder = Builder("long")
+    x = batch(builder, "x", 212, 65536)
+    plan = checked(builder.graph({"total": emit(builder, "sum", x, axes=(0, 1))}))
+    assert stored(plan) == ["parts [212]", "sum []"]
+    first = plan.steps[0]
+    assert isinstance(first, Launch)
+    assert first.kernel.axes == (212, 1, 65536) or first.kernel.axes == (212, 65536)
+
+
 def test_gradients_accumulate_in_their_slot() -> None:
     """A tied table gets a product and a scatter, both straight into its slot."""
     builder = Builder("tied")
