@@ -7,8 +7,7 @@ track of whose content is intact. A step may write over something that it reads 
 
 from __future__ import annotations
 
-from paren.ir.types import DType
-from paren.plan.check_loop import check_loop
+from paren.plan.check_loop import check_loop, check_types
 from paren.plan.memory import reads_of, writes_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
@@ -62,7 +61,7 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
                     wanted = f"{parameter.dtype} x {parameter.size}"
                     raise InternalError("plan", f"step {number} takes {_text(buffers[id])} for {wanted}")
         case Product(a, b, c, m, n, k, batch):
-            _check_types(number, step, [buffers[matrix.buffer].type.dtype for matrix in (a, b, c)])
+            check_types(step, [buffers[matrix.buffer].type.dtype for matrix in (a, b, c)])
             for matrix, rows, columns in ((a, m, k), (b, k, n), (c, m, n)):
                 if matrix.transposed:
                     rows, columns = columns, rows
@@ -78,17 +77,6 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
             if buffers[source].type.bytes != buffers[target].type.bytes:
                 texts = f"{_text(buffers[source])} to {_text(buffers[target])}"
                 raise InternalError("plan", f"step {number} copies {texts}, which has another size")
-
-
-def _check_types(number: int, step: Product, dtypes: list[DType]) -> None:
-    """The element types are those that a product takes."""
-    halves = (DType.FLOAT32, DType.BFLOAT16)
-    if step.rounded:
-        fits = all(dtype in halves for dtype in dtypes) and not (step.accumulate and dtypes[2] is DType.BFLOAT16)
-    else:
-        fits = len(set(dtypes)) == 1 and dtypes[0] in (DType.FLOAT64, DType.FLOAT32)
-    if not fits:
-        raise InternalError("plan", f"step {number} multiplies {dtypes[0]} by {dtypes[1]} into {dtypes[2]}")
 
 
 def _check_overlap(number: int, step: Step, target: int, buffers: dict[int, Buffer]) -> None:

@@ -7,9 +7,10 @@ what it assumes, and tests compare.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
+from paren.ir.types import DType
 from paren.plan.kernel import Access, Accumulate, Kernel, Load, Store
 from paren.plan.plan import Buffer, Launch, Loop, Matrix, Piece, Product
 from paren.text.errors import InternalError
@@ -30,7 +31,21 @@ def check_loop(loop: Loop, buffers: Mapping[int, Buffer]) -> None:
         else:
             _check_parts(loop, step, pieces)
     for piece in loop.body:
+        if isinstance(piece.step, Product):
+            check_types(piece.step, piece.dtypes)
         _check_places(loop, piece, buffers)
+
+
+def check_types(step: Product, dtypes: Sequence[DType]) -> None:
+    """The element types are those that a product takes."""
+    halves = (DType.FLOAT32, DType.BFLOAT16)
+    if step.rounded:
+        fits = all(dtype in halves for dtype in dtypes) and not (step.accumulate and dtypes[2] is DType.BFLOAT16)
+    else:
+        fits = len(set(dtypes)) == 1 and dtypes[0] in (DType.FLOAT64, DType.FLOAT32)
+    if not fits:
+        into = "and adds to" if step.accumulate else "into"
+        raise InternalError("plan", f"{step.nodes[0]} multiplies {dtypes[0]} by {dtypes[1]} {into} {dtypes[2]}")
 
 
 def _check_rows(loop: Loop, step: Launch, pieces: tuple[Piece, ...]) -> None:

@@ -18,6 +18,7 @@ from math import ceil, prod
 
 from paren.ir.types import DType, TensorType
 from paren.plan.decision import Decision, Pattern
+from paren.plan.exact_sums import sum_in_float32
 from paren.plan.kernel import Kernel
 from paren.plan.mask import Masked, cut_columns, masked_columns
 from paren.plan.memory import place, reads_of, writes_of
@@ -282,9 +283,11 @@ def _with_loop(plan: Plan, cluster: Cluster, sizes: TileSizes) -> Plan:
         if number not in inside and needs[number] & (inside | after):
             after.add(number)
     between = [n for n in range(first, last) if n not in inside and n not in after]
+    parts = len(tiles_of(plan, cluster, sizes))
+    plan, roundings = sum_in_float32(plan, [n for n, r in cluster.roles.items() if r.rows == "k" and parts > 1])
     loop, scratch = make_loop(plan, cluster, max(buffer.id for buffer in plan.buffers) + 1, sizes)
     order: list[Step] = [plan.steps[n] for n in (*range(first), *between)]
-    order.append(loop)
+    order += [loop, *roundings]
     order += [plan.steps[n] for n in (*sorted(after), *range(last + 1, len(plan.steps)))]
     buffers = tuple(buffer for buffer in plan.buffers if buffer.id not in cluster.values)
     return replace(plan, buffers=(*buffers, scratch), steps=tuple(order))

@@ -168,27 +168,27 @@ FAULTS: dict[str, tuple[Callable[[], Plan], str]] = {
     ),
     "a product of two types": (
         lambda: moved(X, type=TensorType(DType.FLOAT64, (4, 4))),
-        "step 0 multiplies float64 by float32 into float32",
+        "%0 contract multiplies float64 by float32 into float32",
     ),
     "a product of integers": (
         lambda: replace(
             good(), buffers=tuple(replace(b, type=TensorType(DType.INT32, (4, 4))) for b in good().buffers)
         ),
-        "step 0 multiplies int32 by int32 into int32",
+        "%0 contract multiplies int32 by int32 into int32",
     ),
     "a rounded product of float64": (
         lambda: replace(
             moved(A, type=TensorType(DType.FLOAT64, (4, 4))),
             steps=(replace(product(X, W, A), rounded=True), *good().steps[1:]),
         ),
-        "step 0 multiplies float32 by float32 into float64",
+        "%0 contract multiplies float32 by float32 into float64",
     ),
     "a sum into bfloat16": (
         lambda: replace(
             moved(A, type=TensorType(DType.BFLOAT16, (4, 4))),
             steps=(replace(product(X, W, A), rounded=True, accumulate=True), *good().steps[1:]),
         ),
-        "step 0 multiplies float32 by float32 into bfloat16",
+        "%0 contract multiplies float32 by float32 and adds to bfloat16",
     ),
     "a batch that leaves its buffer": (
         lambda: spoiled(
