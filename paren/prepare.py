@@ -11,7 +11,7 @@ from paren.data.dataset import Dataset
 from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
-from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.fit import name_the_plan, refuse_if_too_large
 from paren.forecast.stacking import (
     FORCED,
     LOWERED,
@@ -34,6 +34,7 @@ from paren.restored import TOKENIZER
 from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
 from paren.runtime.memory import Available, usable_memory
+from paren.text.errors import ParenError
 from paren.text.size import show_bytes
 from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
@@ -134,7 +135,12 @@ class Preparation:
             measured = self.profiling is not None
             limits = limits_of(device, self.cache, again=True) if measured else read_limits(device, self.cache)
         compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
-        engine = CompiledEngine(candidate.program, candidate.plans, device, self.splits(candidate).sources)
+        try:
+            engine = CompiledEngine(candidate.program, candidate.plans, device, self.splits(candidate).sources)
+        except ParenError as error:
+            if error.code == "E-MEM-002":
+                raise name_the_plan(error, candidate.memory) from error
+            raise
         target = present_target(device, limits, self.memory, "PAREN_MEMORY")
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(candidate.program, candidate.plans, target, compiling, device.notes, stacking)

@@ -78,7 +78,7 @@ class RestoredModel:
 
     def __call__(self, *inputs: AnyArray) -> AnyArray:
         """The model's result for a batch. Raises E-DATA-023 for inputs that do not fit the declared ones, or have
-        values that the model cannot take (a token beyond its vocabulary)."""
+        values that the model cannot take (a token beyond its vocabulary, a number that is not finite)."""
         arrays = [array if isinstance(array, np.ndarray) else _from_torch(array) for array in inputs]
         result = self._run([self._checked(i, array) for i, array in enumerate(arrays)])
         if not any(hasattr(array, "detach") for array in inputs):
@@ -117,7 +117,17 @@ class RestoredModel:
                     f"input {wanted.name} holds {value}, the model takes {low} .. {high - 1}",
                     wanted.span,
                 )
-        return np.ascontiguousarray(array, wanted.type.dtype.numpy)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+            given = np.ascontiguousarray(array, wanted.type.dtype.numpy)
+        if wanted.type.dtype.is_float and not np.isfinite(given).all():
+            example = int(np.argwhere(~np.isfinite(given))[0][0])
+            value = given[example][~np.isfinite(given[example])].flat[0]
+            raise ParenError(
+                "E-DATA-023",
+                f"input {wanted.name} holds {value} in example {example}, the model takes finite numbers",
+                wanted.span,
+            )
+        return given
 
     @cached_property
     def _ranges(self) -> dict[str, list[tuple[int, int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paren.forecast.memory import memory_of, state_parts
+from paren.forecast.memory import MemoryPlan, memory_of, state_parts
 from paren.forecast.plans import lay_out, make_plans
 from paren.forecast.stacking import Candidate
 from paren.ir.program import Program
@@ -31,6 +31,13 @@ def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
         ],
         fix=_smallest_change(program, planned, free.bytes),
     )
+
+
+def name_the_plan(error: ParenError, memory: MemoryPlan) -> ParenError:
+    """An allocation that the system refused (E-MEM-002), with what was planned in all."""
+    parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
+    planned = Note(f"the run's plan is {show_bytes(memory.planned)}: {parts}")
+    return ParenError(error.code, error.message, error.span, notes=[*error.notes, planned], fix=error.fix)
 
 
 def describe_limit(free: Available) -> str:

@@ -7,7 +7,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from paren.text.errors import ParenError
+from paren.runtime.memory import available_memory
+from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
@@ -167,7 +168,11 @@ class Start:
                 signals=self.signals,
                 profile=self.profile,
             )
-            return self._end(session, train(session))
+            try:
+                ended = train(session)
+            except MemoryError as error:
+                raise _ran_out(error, engine.memory().get("planned", 0), state.step) from error
+            return self._end(session, ended)
 
     def _fill(self, store: CheckpointStore, candidates: Candidates, engine: Engine) -> Checkpoint | None:
         """Gives every slot its value: from a checkpoint, which is returned, or the first one."""
@@ -270,7 +275,18 @@ class Start:
         return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
 
 
+def _ran_out(error: MemoryError, planned: int, step: int) -> ParenError:
+    """E-MEM-002 for memory that the system refused to Python itself."""
+    free = available_memory()
+    return ParenError(
+        "E-MEM-002",
+        f"memory ran out after step {step}: {show_bytes(free.bytes)} are free, {show_bytes(planned)} were planned",
+        notes=[Note(f"the limit is the {free.limit}"), Note(f"the system said: {error or 'no memory'}")],
+        fix="end other programs, or make the model or the microbatch smaller, then continue with --resume latest",
+    )
+
+
 def describe_peak(peak: int, planned: int) -> str:
     """What was used beside what was planned; how far they are apart only where the plan is the larger part of it."""
-    text = f"peak {show_bytes(peak)}, {show_bytes(planned)} planned"
+    text = f"peak {show_bytes(peak)} of {show_bytes(planned)} planned"
     return f"{text} ({100 * (peak / planned - 1):+.0f} %)" if planned >= TELLING else text

@@ -150,6 +150,7 @@ sys.exit(main(["run", "f.paren", "--out", "out"]))
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert re.search(r"^E-MEM-002: [\d.]+ \w+ could not be allocated, [\d.]+ GiB are free$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  note: the run's plan is [\d.]+ MiB: parameters [\d.]+ MiB, ", done.stderr, re.MULTILINE)
     assert "Traceback" not in done.stderr
     status = json.loads((tmp_path / "out" / "status.json").read_bytes())
     assert (status["state"], status["code"], status["step"]) == ("failed", "E-MEM-002", 0)

@@ -27,7 +27,7 @@ def test_the_peak_is_what_was_planned(tmp_path: Path) -> None:
     file = write_program(tmp_path, "wide", WIDE)
     code, _, shown = run("run", file, "--out", tmp_path / "run", "--threads", 1)
     assert code == 0
-    found = re.search(r"memory: peak ([\d.]+) MiB, ([\d.]+) MiB planned \(([+-]\d+) %\)\n", shown)
+    found = re.search(r"memory: peak ([\d.]+) MiB of ([\d.]+) MiB planned \(([+-]\d+) %\)\n", shown)
     assert found, shown
     (annotation,) = [each for each in read_annotations(tmp_path / "run") if each["annotation"] == "memory"]
     planned = annotation["planned"]
@@ -40,6 +40,6 @@ def test_the_peak_is_what_was_planned(tmp_path: Path) -> None:
 
 
 def test_small_plans_have_no_share() -> None:
-    assert describe_peak(200_000, 9_850) == "peak 195 KiB, 9.62 KiB planned"
-    assert describe_peak(58_793_984, 55_976_064) == "peak 56.1 MiB, 53.4 MiB planned (+5 %)"
-    assert describe_peak(40 << 20, 64 << 20) == "peak 40 MiB, 64 MiB planned (-38 %)"
+    assert describe_peak(200_000, 9_850) == "peak 195 KiB of 9.62 KiB planned"
+    assert describe_peak(58_793_984, 55_976_064) == "peak 56.1 MiB of 53.4 MiB planned (+5 %)"
+    assert describe_peak(40 << 20, 64 << 20) == "peak 40 MiB of 64 MiB planned (-38 %)"

@@ -110,6 +110,19 @@ def test_wrong_inputs_are_refused(trial: Trial) -> None:
         )
 
 
+@pytest.mark.parametrize(("value", "shown"), [(np.nan, "nan"), (-np.inf, "-inf"), (1e300, "inf")])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, shown: str) -> None:
+    trial = Trial.make(tmp_path, "mlp")
+    model, batch = paren.restore(trial.whole), inputs(trial).astype(np.float64)
+    batch[1, 2] = value
+    with pytest.raises(paren.ParenError) as caught:
+        model(batch)
+    assert (caught.value.code, caught.value.message) == (
+        "E-DATA-023",
+        f"input x holds {shown} in example 1, the model takes finite numbers",
+    )
+
+
 def test_save_parameters_and_metrics(trial: Trial, tmp_path: Path) -> None:
     model = paren.restore(trial.whole)
     model.save(tmp_path / "weights.safetensors")

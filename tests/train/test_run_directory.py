@@ -426,3 +426,22 @@ def test_a_final_status_that_cannot_be_written_is_an_error(tmp_path):
     assert error.message == f"{trial.out / 'status.json'} could not be written (no space left on device)"
     trial.files = FaultyFiles()
     assert trial.start(resume="latest").ended == "complete"
+
+
+def test_memory_that_runs_out_in_a_step_ends_the_run_with_a_code(tmp_path):
+    def act(name, step):
+        if (name, step) == ("accumulate", 2):
+            raise MemoryError("Unable to allocate 3. TiB")
+
+    trial = Trial(tmp_path / "run", before=act)
+    with pytest.raises(ParenError) as caught:
+        trial.start()
+    error = caught.value
+    assert error.code == "E-MEM-002"
+    assert re.fullmatch(r"memory ran out after step 2: [\d.]+ GiB are free, 4 KiB were planned", error.message)
+    assert error.notes[1].message == "the system said: Unable to allocate 3. TiB"
+    assert error.fix == (
+        "end other programs, or make the model or the microbatch smaller, then continue with --resume latest"
+    )
+    found = read_status(tmp_path / "run")
+    assert (found.state, found.code, found.step) == ("failed", "E-MEM-002", 2)

@@ -9,6 +9,7 @@ from paren.ir.types import DType
 from paren.lang.builtins.registry import builtin
 from paren.lang.elementwise import cast, elementwise
 from paren.lang.operand import (
+    argument,
     forbid_weight,
     need_axes,
     need_axis,
@@ -22,6 +23,7 @@ from paren.lang.operand import (
 from paren.lang.session import Session
 from paren.lang.signature import Site
 from paren.lang.value import Tensor, Value
+from paren.text.errors import Note
 
 
 def reduce(session: Session, site: Site, name: str, x: Tensor, axis: Value, axes: Value, keep: Value) -> Tensor:
@@ -86,6 +88,14 @@ def _define_position(name: str) -> None:
         along = need_axis(
             session, site, tensor, need_integer(session, site, axis, "axis", "an axis (an integer)"), "axis"
         )
+        if tensor.shape[along] >= 2**31:
+            raise session.error(
+                "E-TYPE-009",
+                f"{name} counts positions as int32, and the axis has {tensor.shape[along]} elements",
+                site,
+                at=argument(site, 0),
+                notes=[Note(f"the tensor is {tensor}", tensor.origin)],
+            )
         node = session.emit(name, (tensor.node,), {"axis": node_axis(tensor, along)}, site)
         if need_boolean(session, site, keep, "keep"):
             shape = list(tensor.node.shape)
