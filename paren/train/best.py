@@ -42,7 +42,7 @@ class BestStore:
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
-            record = BestRecord(step, metric, value, path.name, written.size, written.sha256)
+            record = BestRecord(step, metric, value, path.name, written.size, written.digest)
             self.point(record)
         except OSError as error:
             raise self._refused(path, error) from error

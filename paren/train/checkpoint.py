@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,15 @@ from paren.text.size import show_bytes
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.state import Json, LoopState
-from paren.train.tensor_file import FORMAT_NAMES, MalformedFile, Written, read_header, read_into, write_tensors
+from paren.train.tensor_file import (
+    FORMAT_NAMES,
+    MalformedFile,
+    Written,
+    file_digest,
+    read_header,
+    read_into,
+    write_tensors,
+)
 
 LATEST = "latest"
 PARAMETERS = "parameters.safetensors"
@@ -178,7 +185,7 @@ class CheckpointStore:
             for file, wanted in ((PARAMETERS, True), (OPTIMIZER, False)):
                 part = {name: slots[name] for name in slots if (roles[name] == "parameter") is wanted}
                 written = self._write_file(temporary / file, part, roles, state.step)
-                stored_files[file] = StoredFile(written.size, written.sha256)
+                stored_files[file] = StoredFile(written.size, written.digest)
                 for name, array in part.items():
                     digest = written.tensors[name]
                     stored_slots[name] = StoredSlot(roles[name], str(array.dtype), array.shape, digest, file)
@@ -304,14 +311,13 @@ def restore(checkpoint: Checkpoint, slots: Mapping[str, Array], roles: Mapping[s
 
 def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, Array | None]) -> None:
     path = checkpoint.folder / file
-    whole = hashlib.sha256()
+    tensors: list[str] = []
     try:
         size = path.stat().st_size
         if size != stored.size:
             raise Damaged(f"{file} has {size} bytes instead of {stored.size}")
         with path.open("rb") as handle:
             entries, _, head = read_header(handle, size)
-            whole.update(head)
             if entries.keys() != wanted.keys():
                 raise Damaged(f"{file} holds other tensors than the manifest says")
             for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
@@ -321,9 +327,8 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
                 array = wanted[name]
                 if array is None:
                     array = np.empty(slot.shape, slot.dtype)
-                own = hashlib.sha256()
-                read_into(handle, array, own, whole)
-                if own.hexdigest() != slot.sha256:
+                tensors.append(read_into(handle, array))
+                if tensors[-1] != slot.sha256:
                     raise Damaged(f"the bytes of tensor '{name}' of {file} do not match their SHA-256")
     except FileNotFoundError:
         raise Damaged(f"{file} is missing") from None
@@ -331,8 +336,8 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
         raise Damaged(f"{file} is no safetensors file: {error}") from error
     except OSError as error:
         raise Damaged(f"{file} is not readable ({_reason(error)})") from error
-    if whole.hexdigest() != stored.sha256:
-        raise Damaged(f"the bytes of {file} do not match their SHA-256")
+    if file_digest(head, tensors) != stored.digest:
+        raise Damaged(f"the header of {file} does not match the file's digest")
 
 
 def _compare(checkpoint: Checkpoint, slots: Mapping[str, Array], exact: bool) -> None:

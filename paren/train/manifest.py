@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from paren.train.state import Json, LoopState
 
-FORMAT = 1
+FORMAT = 2
 FILE = "manifest.json"
 
 
@@ -37,8 +37,10 @@ class StoredSlot:
 
 @dataclass(frozen=True)
 class StoredFile:
+    """A file of tensors: its bytes, and its digest (see `tensor_file.file_digest`)."""
+
     size: int
-    sha256: str
+    digest: str
 
 
 @dataclass(frozen=True)

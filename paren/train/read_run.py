@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from paren.train.metrics import FILE
 from paren.train.resume import all_damaged, damaged, find_checkpoints
 from paren.train.run_directory import BEST, CHECKPOINTS, read_run_file
 from paren.train.state import BestRecord
-from paren.train.tensor_file import DTYPES, MalformedFile, read_header, read_into
+from paren.train.tensor_file import DTYPES, MalformedFile, file_digest, read_header, read_into
 
 Floats = npt.NDArray[np.float64]
 
@@ -113,19 +112,18 @@ def _read_best(folder: Path) -> Weights:
     except (ValueError, TypeError) as error:
         raise damaged(folder, "manifest.json is not readable") from error
     path = folder / record.file
-    whole = hashlib.sha256()
     slots: dict[str, Array] = {}
+    tensors: list[str] = []
     try:
         with path.open("rb") as file:
             entries, _, head = read_header(file, path.stat().st_size)
-            whole.update(head)
             for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
                 slots[name] = np.empty(entry.shape, DTYPES[entry.dtype])
-                read_into(file, slots[name], whole)
+                tensors.append(read_into(file, slots[name]))
     except (OSError, MalformedFile, KeyError) as error:
         raise damaged(folder, f"{record.file} is not readable") from error
-    if whole.hexdigest() != record.sha256:
-        raise damaged(folder, f"the bytes of {record.file} do not match their SHA-256")
+    if file_digest(head, tensors) != record.digest:
+        raise damaged(folder, f"the bytes of {record.file} do not match their digest")
     return _weights(record.step, slots)
 
 

@@ -11,14 +11,15 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 @dataclass(frozen=True)
 class BestRecord:
-    """The best evaluation so far, and the file under `best/` that holds its parameters."""
+    """The best evaluation so far, and the file under `best/` that holds its parameters, with its size in bytes and
+    its digest (see `tensor_file.file_digest`)."""
 
     step: int
     metric: str
     value: float
     file: str
     size: int
-    sha256: str
+    digest: str
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 A file is: the length of the header (8 bytes, little endian), a JSON header (name -> dtype, shape, and begin and end of
 the bytes after the header; `__metadata__` for strings), the raw bytes of the tensors, little endian, without gaps.
+
+Every byte is hashed once, on other threads than the one that writes: hashing takes about as long as the disk. So the
+digest of a file is not that of its bytes, but of its header and of the digests of its tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +27,8 @@ from paren.train.files import Files
 
 Check = Callable[[str, Array], None]
 
-CHUNK = 1 << 23  # bytes that are hashed, checked and written at a time
+CHUNK = 1 << 23  # bytes that are checked and written at a time
+HASHING = 2  # threads that hash while a file is written
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors library
 
 FORMAT_NAMES = {
@@ -41,10 +45,10 @@ DTYPES = {name: np.dtype(dtype) for dtype, name in FORMAT_NAMES.items()}
 
 @dataclass(frozen=True)
 class Written:
-    """What a write put on the disk: bytes and SHA-256 of the file, SHA-256 of each tensor's bytes."""
+    """What a write put on the disk: the file's bytes and digest, the SHA-256 of each tensor's bytes."""
 
     size: int
-    sha256: str
+    digest: str
     tensors: Mapping[str, str]
 
 
@@ -68,30 +72,33 @@ def write_tensors(
     """Writes a new file and returns when it is on the disk.
 
     `arrays`: name -> C-contiguous array. `check(name, chunk)` is called on every chunk before it is written, and may
-    raise. Raises OSError.
+    raise. Nothing may change the arrays meanwhile. Raises OSError.
     """
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     head = _header({name: arrays[name] for name in names}, metadata)
-    whole = hashlib.sha256()
-    tensors = {name: hashlib.sha256() for name in names}
-    size = 0
-    # Each digest has a thread of its own, which takes its chunks in order while this one writes and waits for the disk.
-    with ThreadPoolExecutor(1) as file_digest, ThreadPoolExecutor(1) as tensor_digests, path.open("xb") as file:
-        start = struct.pack("<Q", len(head)) + head
-        files.write(file, start)
-        file_digest.submit(whole.update, start)
-        size += len(start)
-        for name in names:
-            for chunk in chunks(name, arrays[name]):
-                if check is not None:
-                    check(name, chunk)
-                data = _bytes(chunk)
-                file_digest.submit(whole.update, data)
-                tensor_digests.submit(tensors[name].update, data)
-                files.write(file, data)
-                size += data.nbytes
-        files.sync(file)
-    return Written(size, whole.hexdigest(), {name: digest.hexdigest() for name, digest in tensors.items()})
+    start = struct.pack("<Q", len(head)) + head
+    hashing = ThreadPoolExecutor(HASHING, thread_name_prefix="paren-hashing")
+    try:
+        digests = {name: hashing.submit(_hash, name, arrays[name]) for name in names}
+        with path.open("xb") as file:
+            files.write(file, start)
+            for name in names:
+                for chunk in chunks(name, arrays[name]):
+                    if check is not None:
+                        check(name, chunk)
+                    files.write(file, _bytes(chunk))
+            files.sync(file)
+        tensors = {name: digest.result() for name, digest in digests.items()}
+    finally:
+        hashing.shutdown(wait=True, cancel_futures=True)
+    size = len(start) + sum(array.nbytes for array in arrays.values())
+    return Written(size, file_digest(start, tensors.values()), tensors)
+
+
+def file_digest(head: bytes, tensors: Iterable[str]) -> str:
+    """The digest of a file: the SHA-256 of all its bytes up to the first tensor, followed by the SHA-256 (32 bytes
+    each, given in hexadecimal) of its tensors in the order in which they lie in the file."""
+    return hashlib.sha256(head + b"".join(map(bytes.fromhex, tensors))).hexdigest()
 
 
 def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, str], bytes]:
@@ -121,9 +128,10 @@ def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, 
     return entries, metadata, prefix + raw
 
 
-def read_into(file: BinaryIO, array: Array, *digests: hashlib._Hash) -> None:
-    """Fills a C-contiguous array from the file's position on, and adds its bytes to the digests. Raises
-    `MalformedFile` if the file ends."""
+def read_into(file: BinaryIO, array: Array) -> str:
+    """Fills a C-contiguous array from the file's position on; gives the SHA-256 of its bytes. Raises `MalformedFile` if
+    the file ends."""
+    digest = hashlib.sha256()
     for chunk in chunks("array", array):
         data = _bytes(chunk)
         done = 0
@@ -132,8 +140,8 @@ def read_into(file: BinaryIO, array: Array, *digests: hashlib._Hash) -> None:
             if not count:
                 raise MalformedFile("the file ends inside a tensor")
             done += count
-        for digest in digests:
-            digest.update(data)
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def chunks(name: str, array: Array) -> Iterator[Array]:
@@ -144,6 +152,13 @@ def chunks(name: str, array: Array) -> Iterator[Array]:
     step = max(1, CHUNK // array.dtype.itemsize)
     for start in range(0, flat.size, step):
         yield flat[start : start + step]
+
+
+def _hash(name: str, array: Array) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks(name, array):
+        digest.update(_bytes(chunk))
+    return digest.hexdigest()
 
 
 def _bytes(chunk: Array) -> memoryview:

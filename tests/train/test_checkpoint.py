@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from paren.train.files import Files
 from paren.train.manifest import Manifest
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.state import BestRecord, LoopState
-from paren.train.tensor_file import MalformedFile, read_header, write_tensors
+from paren.train.tensor_file import MalformedFile, file_digest, read_header, write_tensors
 
 DTYPES = ["float64", "float32", "int64", "int32", "uint32", "uint8", "bool"]
 
@@ -44,7 +45,17 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path_factory, shapes,
     for name, array in arrays.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
-    assert written.size == path.stat().st_size
+    content = path.read_bytes()
+    assert written.size == len(content)
+    end = 8 + int.from_bytes(content[:8], "little")
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    assert written.tensors == {name: hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in order}
+    assert written.digest == file_digest(content[:end], [written.tensors[name] for name in order])
+    assert written.digest == hashlib.sha256(content[:end] + _digests(arrays, order)).hexdigest()
+
+
+def _digests(arrays: dict[str, np.ndarray], order: list[str]) -> bytes:
+    return b"".join(hashlib.sha256(arrays[name].tobytes()).digest() for name in order)
 
 
 def test_writing_makes_no_copy_of_a_tensor(tmp_path):
@@ -325,7 +336,7 @@ def test_latest_of_an_empty_place(tmp_path):
     assert find_checkpoints(make_store(tmp_path), "auto", False).checkpoints == []
 
 
-@pytest.mark.parametrize("version", [0, 2, "x", None])
+@pytest.mark.parametrize("version", [0, 1, 3, "x", None])
 def test_another_format_version(tmp_path, version):
     store = make_store(tmp_path)
     folder = save(store, 1).folder
@@ -334,7 +345,7 @@ def test_another_format_version(tmp_path, version):
     with pytest.raises(ParenError) as caught:
         find_checkpoints(store, str(folder), False)
     assert caught.value.code == "E-CKPT-005"
-    assert caught.value.message == f"the checkpoint {folder} is of format {version}, and this paren reads format 1"
+    assert caught.value.message == f"the checkpoint {folder} is of format {version}, and this paren reads format 2"
     with pytest.raises(ParenError) as caught:
         find_checkpoints(store, "latest", False)
     assert [note.message for note in caught.value.notes] == [f"000001: format {version}"]

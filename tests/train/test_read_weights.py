@@ -51,7 +51,7 @@ def test_the_best_weights(trial):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("flip", "the bytes of {file} do not match their SHA-256"),
+        ("flip", "the bytes of {file} do not match their digest"),
         ("cut", "{file} is not readable"),
         ("gone", "{file} is not readable"),
         ("manifest", "manifest.json is not readable"),
