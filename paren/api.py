@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
-from paren.forecast.stacking import Candidate, predict
+from paren.forecast.stacking import Candidate, most_stacked, predict
 from paren.forecast.target import absent_target, present_target
 from paren.inspect.compiling import compile_plans
 from paren.inspect.explain import Explanation, explain
@@ -149,6 +149,7 @@ class Experiment:
             target = absent_target(device, card, memory, arch)
             choice = predict(self._first, stacking, target.memory, target.limits)
             candidate = choice.candidate
+            choice = replace(choice, most=most_stacked(self._first, target.memory))
             return explain(candidate.program, candidate.plans, target, stacking=choice.told)
         environment = read_environment()
         opened = open_device(device or environment.device, threads, environment.cache / "kernels")

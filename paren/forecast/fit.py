@@ -29,7 +29,7 @@ def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
             Note(f"most is alive in the graph {memory.peak_graph} at {memory.peak_place}"),
             Note(describe_limit(free)),
         ],
-        fix=_smallest_change(program, planned, free.bytes),
+        fix=smallest_change(program, planned, free.bytes),
     )
 
 
@@ -47,7 +47,7 @@ def describe_limit(free: Available) -> str:
     return f"{limit}: of {show_bytes(free.total)} in all, {show_bytes(used)} are in use" if used else limit
 
 
-def _smallest_change(program: Program, planned: int, limit: int) -> str:
+def smallest_change(program: Program, planned: int, limit: int) -> str:
     """A lower stacking if there is one; else the fewest microbatches that fit.
 
     Memory grows about linearly with the rows of a call: the plan of one row gives the line, and what the line promises

@@ -16,6 +16,7 @@ from paren.lang.elaborate import elaborate_kept
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
 from paren.text.errors import ParenError
+from paren.text.size import show_bytes
 from paren.train.state import Json
 
 CLOSE = 1.05  # predictions nearer than this do not decide
@@ -25,6 +26,7 @@ FLAT = 0.99  # a further degree is looked at as long as the one before brought t
 # Why a degree was taken. A stored one is that of the checkpoint; it is lowered if it no longer fits.
 ONLY, FORCED, STORED, LOWERED = "the only one", "forced", "stored", "lowered"
 REMEMBERED, PREDICTED, MEASURED = "remembered", "predicted", "measured"
+UNTIMED = "as nothing is known about the speed"
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that a run takes, and why. `predicted` and `measured`: degree -> seconds of a step's calls."""
+    """The candidate that a run takes, and why. `predicted` and `measured`: degree -> seconds of a step's calls. `most`:
+    the highest degree that fits and the bytes it needs, where that was looked for."""
 
     candidate: Candidate
     reason: str
     predicted: Mapping[int, float] = field(default_factory=dict)
     measured: Mapping[int, float] = field(default_factory=dict)
+    most: tuple[int, int] | None = None
 
     def describe(self) -> str:
         """`2 of 4 microbatches a call, measured: 1 takes 12.3 ms a step, 2 takes 11.8 ms`."""
@@ -56,7 +60,8 @@ class Choice:
         text = f"{program.stacking} of {program.run.microbatches} microbatches a call, {self.reason}"
         seconds = self.measured or self.predicted
         times = [f"{degree} takes {_milliseconds(seconds[degree])}" for degree in seconds]
-        return f"{text}: {', '.join(times)}" if times else text
+        text = f"{text}: {', '.join(times)}" if times else text
+        return f"{text}; up to {self.most[0]} fit, in {show_bytes(self.most[1])}" if self.most else text
 
     @property
     def told(self) -> dict[str, Json]:
@@ -69,6 +74,8 @@ class Choice:
         for name, times in (("predicted_ms", self.predicted), ("measured_ms", self.measured)):
             if times:
                 chosen[name] = {str(degree): round(1e3 * seconds, 4) for degree, seconds in times.items()}
+        if self.most is not None:
+            chosen["most"], chosen["most_bytes"] = self.most
         return {
             "stacking": program.stacking,
             "microbatches": program.run.microbatches,
@@ -150,9 +157,31 @@ def predict(first: Candidate, stacking: int | None, most: int, limits: Limits | 
     """The choice of a run without its measurement: `stacking` if that was asked for, else what `limits` predict."""
     if stacking is not None:
         return Choice(forced_candidate(first, stacking), FORCED)
-    if limits is None or len(degrees(first.program.run)) == 1:
+    if len(degrees(first.program.run)) == 1:
         return Choice(first, ONLY)
+    if limits is None:
+        return Choice(first, UNTIMED)
     return choose(first, most, limits)
+
+
+def most_stacked(first: Candidate, most: int) -> tuple[int, int] | None:
+    """The highest degree whose plan needs at most `most` bytes, and its bytes; None if not even `first` fits.
+
+    Memory grows with the degree: as few of them are planned as a search by halves needs, the highest first.
+    """
+    if first.memory.planned > most:
+        return None
+    known = degrees(first.program.run)
+    found = (1, first.memory.planned)
+    low, high = 0, len(known)  # the degree at `low` fits, those from `high` on do not
+    while high - low > 1:
+        middle = len(known) - 1 if high == len(known) and low == 0 else (low + high) // 2
+        needed = make_candidate(first.program, known[middle]).memory.planned
+        if needed <= most:
+            low, found = middle, (known[middle], needed)
+        else:
+            high = middle
+    return found
 
 
 def step_time(candidate: Candidate, limits: Limits) -> float:

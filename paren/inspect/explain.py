@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from paren.forecast.fit import smallest_change
 from paren.forecast.memory import MemoryPlan, memory_of
 from paren.forecast.plans import Plans, diagnosis_name
 from paren.forecast.target import Target
@@ -52,7 +53,7 @@ class PatternReport:
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """The report. `data` is for scripts; as text it is one screen; `compiling` is None where nothing was compiled, as
-    for a card that is not there."""
+    for a card that is not there. `fix`: the smallest change with which it would fit, where it does not."""
 
     program: Program
     target: Target
@@ -62,6 +63,7 @@ class Explanation:
     compiling: Compiling | None
     fallbacks: tuple[str, ...]
     stacking: Mapping[str, Json] = field(default_factory=dict)
+    fix: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -95,6 +97,7 @@ class Explanation:
                 "free": self.target.memory,
                 "limit": self.target.limit,
                 "fits": self.fits,
+                "fix": self.fix,
                 "peak": {"graph": memory.peak_graph, "place": memory.peak_place},
             },
             "stacking": dict(self.stacking),
@@ -151,16 +154,19 @@ def explain(
     fallbacks: Sequence[str] = (),
     stacking: Mapping[str, Json] | None = None,
 ) -> Explanation:
-    """The report of a program's plans on a target; computes nothing."""
+    """The report of a program's plans on a target. Where they do not fit, more are made to find what would."""
+    memory = memory_of(program, plans)
+    fits = memory.planned <= target.memory
     return Explanation(
         program,
         target,
-        memory_of(program, plans),
+        memory,
         tuple(_graphs(program, plans, target.limits)),
         tuple(_patterns(plans)),
         compiling,
         tuple(fallbacks),
         stacking or {},
+        None if fits else smallest_change(program, memory.planned, target.memory),
     )
 
 

@@ -75,6 +75,7 @@ def _memory(report: Explanation) -> list[str]:
         *_lines("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
         *_lines("", parts),
         *_lines("", peak),
+        *_lines("", f"fix: {report.fix}" if report.fix else ""),
     ]
 
 

@@ -12,12 +12,14 @@ import pytest
 import paren
 from paren.api import Experiment
 from paren.forecast.memory import memory_of
+from paren.forecast.stacking import Candidate, make_candidate, most_stacked
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.screen import HEIGHT, WIDTH
 from paren.plan.cost import Cost, plan_cost, step_cost
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Copy, Launch, Plan, Product
+from paren.text.size import show_bytes
 from paren.text.source import Source, Span
 from paren.train.files import Files
 from paren.train.progress import Silent
@@ -291,3 +293,36 @@ def test_a_report_that_cannot_be_written_has_a_code(gpt: Experiment, tmp_path: P
         gpt.explain(memory="24GiB").write(tmp_path, Files())
     text = f"E-RUN-005: {tmp_path}/report is not writable (file exists)"
     assert str(caught.value) == f"{text}\n  fix: take another --out, or make the folder writable"
+
+
+def test_degrees_of_stacking_that_fit_a_card(gpt: Experiment) -> None:
+    """The highest one is found among the divisors of the microbatches, and is what its own plan needs."""
+    first = Candidate(gpt.program, gpt.plans, memory_of(gpt.program, gpt.plans))
+    needed = {degree: make_candidate(gpt.program, degree).memory.planned for degree in (1, 2, 4)}
+    assert most_stacked(first, needed[1] - 1) is None
+    assert most_stacked(first, needed[1]) == most_stacked(first, needed[2] - 1) == (1, needed[1])
+    assert most_stacked(first, needed[2]) == most_stacked(first, needed[4] - 1) == (2, needed[2])
+    assert most_stacked(first, needed[4]) == (4, needed[4])
+    report = gpt.explain(memory="24GiB")
+    text = f"up to 4 fit, in {show_bytes(needed[4])}"
+    assert report.data["stacking"]["text"] == (
+        f"1 of 4 microbatches a call, as nothing is known about the speed; {text}"
+    )
+    assert report.data["stacking"]["chosen"]["most"] == 4
+    assert text in " ".join(str(gpt.explain(card="h100-80g")).split())
+
+
+def test_what_would_fit_is_said(tmp_path: Path) -> None:
+    """What a report names as the smallest change needs as much as it says."""
+    experiment = paren.load(EXAMPLES / "digits.paren")
+    report = experiment.explain(device="reference", memory="3MiB")
+    fix = report.data["memory"]["fix"]
+    match = re.fullmatch(r"write :microbatches (\d+), which needs (.*)", fix)
+    assert match is not None
+    text = (EXAMPLES / "digits.paren").read_text().replace("(defrun", f"(defrun :microbatches {match[1]} ", 1)
+    (tmp_path / "f.paren").write_text(text)
+    smaller = paren.load(tmp_path / "f.paren").explain(device="reference", memory="3MiB", stacking=1)
+    assert smaller.fits
+    assert show_bytes(smaller.memory.planned) == match[2]
+    assert smaller.data["memory"]["fix"] is None
+    assert f"           fix: {fix}" in str(report).splitlines()
