@@ -1,14 +1,17 @@
 """paren as a contestant: `python -m bench.paren_contestant W3 --weights FILE [--timed N] [--threads N]`.
 
-It trains through `paren.load` and `Experiment.run`, with a progress view that stamps each step: so a step's time holds
-everything that the loop does for it, its line in the metrics included. `--prepare` only writes the file of weights.
+It trains through `paren.load` and `Experiment.run`, with a progress view that notes when steps are over: so a step's
+time holds everything that the loop does for it, its line in the metrics included. `--prepare` only writes the file of
+weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -20,26 +23,50 @@ from bench.workloads.sizes import DIFFERENT_BATCHES, WORKLOADS, LanguageModel, N
 FILES = Path(__file__).parent / "workloads"
 
 
+BURST = 3e-4  # seconds; reports that follow each other faster are of steps that one call made
+
+
 class Stamps:
-    """A progress view that records every step of a language model."""
+    """A progress view that records every step of a language model.
+
+    paren may make several steps in one call, and reports them all when it returns: the call's time is shared equally.
+    """
 
     def __init__(self, recorder: Recorder, untimed: int) -> None:
         self.recorder = recorder
         self.untimed = untimed
+        self.reports: list[tuple[int, float]] = []  # (step, when it was reported)
 
     def begin(self, done: int, stop: int) -> None:
         self.recorder.begin()
+        self.reports.append((done, time.perf_counter()))
         if not self.untimed:
             self.recorder.start()
 
     def step(self, step: int, record: Mapping[str, object]) -> None:
-        if step > self.untimed:
-            self.recorder.unit()
-        self.recorder.loss(_loss(record))
+        self.reports.append((step, time.perf_counter()))
         if step == 1:
             self.recorder.first()
         if step == self.untimed:
             self.recorder.start()
+        if step == self.untimed + self.recorder.count:
+            self.recorder.stop(self.durations()[self.untimed :])
+        self.note(step, _loss(record))
+
+    def note(self, step: int, loss: float) -> None:
+        """Takes the loss of a step."""
+        self.recorder.loss(loss)
+
+    def durations(self) -> list[float]:
+        """Seconds of each step so far."""
+        seconds: list[float] = []
+        calls = self.reports[:1]
+        for (step, now), after in zip(self.reports[1:], [*self.reports[2:], (0, math.inf)], strict=True):
+            if after[1] - now > BURST:
+                begun, before = calls[-1]
+                seconds += [(now - before) / (step - begun)] * (step - begun)
+                calls.append((step, now))
+        return seconds
 
     def phase(self, name: str) -> None: ...
 
@@ -50,7 +77,7 @@ class Stamps:
 
 
 class EpochStamps(Stamps):
-    """A progress view that records every epoch of a network."""
+    """A progress view that records the epochs of a network: calls may cross their borders, so each is the mean."""
 
     def __init__(self, recorder: Recorder, steps: int) -> None:
         super().__init__(recorder, 0)
@@ -58,13 +85,19 @@ class EpochStamps(Stamps):
         self.epoch: list[float] = []
 
     def step(self, step: int, record: Mapping[str, object]) -> None:
-        self.epoch.append(_loss(record))
+        self.reports.append((step, time.perf_counter()))
         if step == 1:
             self.recorder.first()
+        epochs = self.recorder.count
+        if step == self.steps * epochs:
+            self.recorder.stop([(self.reports[-1][1] - self.reports[0][1]) / epochs] * epochs)
+        self.note(step, _loss(record))
+
+    def note(self, step: int, loss: float) -> None:
+        self.epoch.append(loss)
         if step % self.steps == 0:
             self.recorder.loss(fmean(self.epoch))
             self.epoch = []
-            self.recorder.unit()
 
 
 def _loss(record: Mapping[str, object]) -> float:
@@ -76,7 +109,7 @@ def _loss(record: Mapping[str, object]) -> float:
 def settings_of(workload: Workload, timed: int, weights: Path) -> tuple[Path, str | None, dict[str, object]]:
     """The paren file, its variant and the settings that make it the workload."""
     if isinstance(workload, Network):
-        settings: dict[str, object] = {"epochs": timed, "log-every": workload.steps, "weights": str(weights)}
+        settings: dict[str, object] = {"epochs": timed, "weights": str(weights)}
         return FILES / "ratio.paren", None, settings
     settings = {"steps": workload.untimed + timed, "different": DIFFERENT_BATCHES, "weights": str(weights)}
     return FILES / "train.paren", workload.name, settings

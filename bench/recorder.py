@@ -1,8 +1,8 @@
 """What a contestant reports while it trains: lines of JSON on stdout, which `bench.watch` reads.
 
 A contestant calls `begin` when everything is set up, `first` after its first optimizer step, `start` where timing
-starts, `unit` after each timed step or epoch, and `finish`. Standard library only: contestants live in environments of
-their own.
+starts, `unit` after each timed step or epoch (or `stop` after all), and `finish`. Standard library only: contestants
+live in environments of their own.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class Recorder:
         self._last = now
         if len(self.seconds) == self.count:
             self._stopped = read_clock()
+
+    def stop(self, seconds: list[float]) -> None:
+        """The last timed unit is over; `seconds` of all of them, for a contestant that knows them only at its end."""
+        self._stopped = read_clock()
+        self.seconds = seconds
 
     def finish(self, versions: dict[str, str], **more: object) -> None:
         """Reports, and waits until the watcher has looked at this process."""

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import paren
-from bench.paren_contestant import FILES, settings_of, write_weights
+from bench.paren_contestant import FILES, Stamps, settings_of, write_weights
+from bench.recorder import Recorder
 from bench.workloads.content import token_batches
 from bench.workloads.sizes import WORKLOADS, LanguageModel
 from paren.data.open import open_data
@@ -59,3 +60,9 @@ def test_step_i_takes_batch_i_mod_4(tmp_path: Path) -> None:
         batch = split.read(permuted(places, split.count, program.run.seed, 0))
         np.testing.assert_array_equal(batch["tokens"], tokens[step % 4])
         np.testing.assert_array_equal(batch["targets"], targets[step % 4])
+
+
+def test_steps_of_one_call_share_its_time() -> None:
+    stamps = Stamps(Recorder(6), 0)
+    stamps.reports = [(0, 10.0), (1, 12.0), (2, 13.0), (3, 13.0001), (4, 13.0002), (5, 16.0), (6, 16.0002)]
+    assert stamps.durations() == pytest.approx([2.0, 0.3334, 0.3334, 0.3334, 1.5, 1.5])
