@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from bench.watch import Outcome
 from bench.workloads.sizes import LanguageModel, Network, Workload
@@ -40,7 +40,7 @@ class Summary:
 
     `least`: the fastest unit of all. `spread`: (largest - smallest) / median of the rounds' medians. `began` and
     `first`: since the start of the process, in the first round (`cold`) and the median of the others (`warm`, None if
-    there was one round). `others`: of the most disturbed round. `disagrees`: why its losses are not the others'.
+    there was one round). `processor`: seconds of processor time of a unit, over all threads. `others`: of the most disturbed round. `disagrees`: why its losses are not the others'.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Summary:
     first_cold: float
     began_warm: float | None
     first_warm: float | None
+    processor: float
     busy: float
     others: float
     disturbed: int
@@ -78,6 +79,7 @@ def summarise(name: str, outcomes: Sequence[Outcome]) -> Summary:
         first_cold=outcomes[0].first,
         began_warm=median(outcome.began for outcome in later) if later else None,
         first_warm=median(outcome.first for outcome in later) if later else None,
+        processor=median(outcome.busy * fmean(outcome.seconds) for outcome in outcomes),
         busy=median(outcome.busy for outcome in outcomes),
         others=max(outcome.others for outcome in outcomes),
         disturbed=sum(outcome.others > DISTURBED for outcome in outcomes),

@@ -84,7 +84,7 @@ def test_tables_say_everything() -> None:
         "a step needs 1.4 GFLOP, floor 13.59 ms"
     )
     assert " ".join(text.splitlines()[2].split()) == (
-        "paren 28.00 28.00 0% 49% 300 200 1.00 - 2.00 - 1.90 0.30 "
+        "paren 28.00 28.00 0% 53.20 49% 300 200 1.00 - 2.00 - 1.90 0.30 "
         "disturbed in 1 of 1 rounds OTHER WORK: loss 1 is 0, not 1"
     )
     judged = [Verdict("time", 0.5, 0.55, "jax"), Verdict("warm start, s", 1.6, 1.5, "")]
