@@ -40,7 +40,8 @@ class Summary:
 
     `least`: the fastest unit of all. `spread`: (largest - smallest) / median of the rounds' medians. `began` and
     `first`: since the start of the process, in the first round (`cold`) and the median of the others (`warm`, None if
-    there was one round). `processor`: seconds of processor time of a unit, over all threads. `others`: of the most disturbed round. `disagrees`: why its losses are not the others'.
+    there was one round). `processor`: seconds of processor time of a unit, over all threads. `others`: of the most
+    disturbed round. `disagrees`: why its losses are not the others'.
     """
 
     name: str

@@ -9,8 +9,8 @@ from bench.workloads.sizes import Workload
 
 MIB = 1 << 20
 HEAD = (
-    f"  {'contestant':24}{'ms':>10}{'least':>10}{'spread':>8}{'processor':>11}{'of floor':>9}{'MiB':>8}{'anonymous':>10}"
-    f"{'begins':>8}{'warm':>7}{'first done':>12}{'warm':>7}{'busy':>6}{'others':>7}"
+    f"  {'contestant':24}{'ms':>10}{'least':>10}{'spread':>8}{'processor':>11}{'of floor':>9}"
+    f"{'MiB':>8}{'anonymous':>10}{'begins':>8}{'warm':>7}{'first done':>12}{'warm':>7}{'busy':>6}{'others':>7}"
 )
 
 
@@ -27,8 +27,8 @@ def _line(line: Summary, floor: float) -> str:
     marks = f"  disturbed in {line.disturbed} of {line.rounds} rounds" if line.disturbed else ""
     marks += f"  OTHER WORK: {line.disagrees}" if line.disagrees else ""
     return (
-        f"  {line.name:24}{line.seconds * 1e3:10,.2f}{line.least * 1e3:10,.2f}{line.spread:8.0%}{line.processor * 1e3:11,.2f}"
-        f"{floor / line.seconds:9.0%}{line.peak / MIB:8,.0f}{line.anonymous / MIB:10,.0f}"
+        f"  {line.name:24}{line.seconds * 1e3:10,.2f}{line.least * 1e3:10,.2f}{line.spread:8.0%}"
+        f"{line.processor * 1e3:11,.2f}{floor / line.seconds:9.0%}{line.peak / MIB:8,.0f}{line.anonymous / MIB:10,.0f}"
         f"{line.began_cold:8.2f}{seconds(line.began_warm):>7}{line.first_cold:12.2f}{seconds(line.first_warm):>7}"
         f"{line.busy:6.2f}{line.others:7.2f}{marks}"
     )
