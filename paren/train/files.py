@@ -37,10 +37,17 @@ class Files:
             os.close(descriptor)
 
 
+_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # kept, as making one costs as much as a short line
+
+
 def json_bytes(content: object, indent: int | None = None) -> bytes:
     """`content` as one JSON text with a line end, in UTF-8. Bytes of a path that the locale cannot decode (Python keeps
     them as lone surrogates) become JSON escapes, which readers turn back. Raises ValueError for nan and infinity."""
-    text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = (
+        _LINE.encode(content)
+        if indent is None
+        else json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    )
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

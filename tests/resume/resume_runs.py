@@ -115,7 +115,9 @@ def write_program(folder: Path, name: str = "gpt", text: str | None = None) -> P
 
 @dataclass(frozen=True)
 class Trial:
-    """An experiment's file, and the folder of its uncut run.
+    """An experiment's file, and the folder of its uncut run. A step makes a call for each microbatch, so that there are
+    places between them to stop at; with `stacking` None it is left to choose, which is one call for all and for many
+    steps.
 
     The larger experiment runs on one thread: teams of threads on a machine that other tests share are slow.
     """
@@ -123,11 +125,12 @@ class Trial:
     file: Path
     experiment: Experiment
     whole: Path
+    stacking: int | None = 1
 
     @classmethod
-    def make(cls, folder: Path, name: str) -> Trial:
+    def make(cls, folder: Path, name: str, stacking: int | None = 1) -> Trial:
         file = write_program(folder, name)
-        trial = cls(file, paren.load(file), folder / "whole")
+        trial = cls(file, paren.load(file), folder / "whole", stacking)
         ended = trial.run(trial.whole)
         assert (ended.ended, ended.step) == ("complete", STEPS)
         return trial
@@ -137,12 +140,13 @@ class Trial:
         return 1 if self.file.stem == "gpt" else None
 
     def run(self, out: Path, steps: int | None = None, resume: str | None = None) -> Run:
-        return self.experiment.run(out=out, steps=steps, resume=resume, threads=self.threads)
+        return self.experiment.run(out=out, steps=steps, resume=resume, threads=self.threads, stacking=self.stacking)
 
     def command(self, out: Path, *options: object) -> tuple[object, ...]:
         """The same run on the command line."""
         threads = () if self.threads is None else ("--threads", self.threads)
-        return ("run", self.file, "--out", out, *threads, *options)
+        stacking = () if self.stacking is None else ("--stacking", self.stacking)
+        return ("run", self.file, "--out", out, *threads, *stacking, *options)
 
 
 def assert_equal_runs(out: Path, other: Path) -> None:

@@ -2,11 +2,11 @@
 
     python signalled_run.py ACTION TIMES EVENT NUMBER ARGUMENTS...
 
-An event is a call of the engine (compile, initialize, step, accumulate, finish, evaluate, diagnose) or an operation on
-the disk (write, sync, rename, sync_folder; save stands for those of a checkpoint, any for every event). ACTION is the
-number of a signal, sent TIMES times to this process at the NUMBERth event (from 0) of that name, or `fill:FILE`, which
-fills the disk. A write that is killed leaves half of its bytes. `count FILE` as ACTION and TIMES writes how many events
-there were.
+An event is a call of the engine (compile, initialize, step, steps, accumulate, finish, evaluate, diagnose) or an
+operation on the disk (write, sync, rename, sync_folder; save stands for those of a checkpoint, any for every event).
+ACTION is the number of a signal, sent TIMES times to this process at the NUMBERth event (from 0) of that name, or
+`fill:FILE`, which fills the disk. A write that is killed leaves half of its bytes. `count FILE` as ACTION and TIMES
+writes how many events there were.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def watch_files() -> None:
 
 if __name__ == "__main__":
     watch(Executable, "__init__", "compile")
-    for method in ("initialize", "step", "accumulate", "finish", "evaluate", "diagnose"):
+    for method in ("initialize", "step", "steps", "accumulate", "finish", "evaluate", "diagnose"):
         watch(CompiledEngine, method, method)
     watch_files()
     code = main(sys.argv[5:])

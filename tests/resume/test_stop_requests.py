@@ -50,6 +50,19 @@ def test_a_signal_saves_at_the_step_border(
     assert_resumes(trial, out)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_signal_in_a_call_of_many_steps_saves_at_its_end(tmp_path: Path, place: int) -> None:
+    trial = Trial.make(tmp_path / "stacked", "gpt", 3)
+    out = tmp_path / "run"
+    code, _, shown = run_signalled(int(signal.SIGTERM), 1, "steps", place, *trial.command(out))
+    assert code == 143
+    assert "Traceback" not in shown
+    status = status_of(out)
+    assert status.state == "stopped"
+    assert newest(out).name == f"{status.step:06d}"
+    assert_resumes(trial, out)
+
+
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize(("event", "place"), [("compile", 0), ("initialize", 0)])
 def test_a_signal_before_step_1_leaves_no_checkpoint(
