@@ -33,6 +33,7 @@ PARALLEL_WORK = (
     1 << 19
 )  # scalar statements below which a team of threads, which may have to wait, costs more than it saves
 PARALLEL_PRODUCT = 1 << 20  # the same for multiply-adds of products
+WIDENED = "products of bfloat16 are computed in float32, which this processor multiplies faster"
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
@@ -136,6 +137,8 @@ class CpuDevice:
         shape, dtype = self.compiler.tile, arithmetic(product, dtypes[2])
         if self._workspaces is None:
             self._workspaces = self.allocate(self.threads * workspace_bytes(shape))
+        if product.rounded and not shape.pairs and WIDENED not in self._fallbacks:
+            self._fallbacks.append(WIDENED)
         if dtype not in self._products:
             text = emit_product(shape, dtype, "product")
             self._products[dtype] = self.compiler.load({dtype.value: text}, "product", optimise=False)[dtype.value]

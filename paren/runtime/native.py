@@ -14,10 +14,15 @@ from paren.runtime.cache import KernelCache
 WIDE = 512  # bits; measured: twice the speed of 256 in kernels that compute, equal in those that move memory
 
 
-def choose_tile(architecture: str, features: Mapping[str, bool]) -> Shape:
-    """The tile of products for a processor: as many accumulators as its vector registers hold beside operands."""
+def choose_tile(architecture: str, features: Mapping[str, bool], processor: str = "") -> Shape:
+    """The tile of products for a processor: as many accumulators as its vector registers hold beside operands.
+
+    Pairs of bfloat16 are multiplied where that is faster than float32: AMD's processors have twice its rate, Intel's
+    half of it. `processor` is LLVM's name of it.
+    """
     if features.get("avx512f") and features.get("avx512vl"):
-        return Shape(WIDE, 14, 2, fused=True, pairs=bool(features.get("avx512bf16")))
+        pairs = bool(features.get("avx512bf16")) and processor.startswith("znver")
+        return Shape(WIDE, 14, 2, fused=True, pairs=pairs)
     if features.get("avx2") and features.get("fma"):
         return Shape(256, 6, 2, fused=True)
     if architecture in ("aarch64", "arm64"):
@@ -40,7 +45,7 @@ class Compiler:
         features = llvm.get_host_cpu_features()
         self.features = features.flatten()
         self.vector_bits = WIDE if features.get("avx512f") and features.get("avx512vl") else None
-        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features)
+        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features, self.processor)
         self.compiled = 0
         self.reused = 0
         self._machine = llvm.Target.from_default_triple().create_target_machine(

@@ -299,6 +299,9 @@ def test_work_is_divided_into_enough_units() -> None:
 
 def test_a_processor_has_its_tile() -> None:
     assert choose_tile("x86_64", {"avx512f": True, "avx512vl": True, "avx2": True, "fma": True}) == TILES["avx512"]
+    half = {"avx512f": True, "avx512vl": True, "avx512bf16": True}
+    assert choose_tile("x86_64", half, "znver5").pairs
+    assert not choose_tile("x86_64", half, "sapphirerapids").pairs
     assert choose_tile("x86_64", {"avx512f": False, "avx2": True, "fma": True}) == TILES["avx2"]
     assert choose_tile("x86_64", {"avx2": False, "fma": False}) == TILES["plain"]
     assert choose_tile("aarch64", {}) == TILES["neon"]

@@ -234,3 +234,22 @@ def test_threads_default_to_physical_cores(tmp_path: Path, monkeypatch: pytest.M
 def test_without_topology_every_processor_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: {0, 5, 7}, raising=False)
     assert default_threads(tmp_path) == 3
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_device_says_where_it_computes_bfloat16_in_float32(pairs: bool) -> None:
+    """Both ways give the sums of the same products."""
+    device = CpuDevice(1)
+    device.compiler.tile = replace(device.compiler.tile, pairs=pairs and device.compiler.tile.pairs)
+    dtypes = (DType.BFLOAT16, F32, DType.BFLOAT16)
+    arrays = [np.random.default_rng(i).integers(-3, 4, (20, 20)).astype(d.numpy) for i, d in enumerate(dtypes)]
+    wanted = (arrays[0].astype(np.float32) @ arrays[1]).astype(DType.BFLOAT16.numpy)
+    product = replace(plain(20, 20, 20, 1), rounded=True, batch=(), a=_square(0), b=_square(1), c=_square(2))
+    device.library(product, dtypes, *map(Cell, arrays)).run()
+    np.testing.assert_array_equal(arrays[2].astype(np.float32), wanted.astype(np.float32))
+    text = "products of bfloat16 are computed in float32, which this processor multiplies faster"
+    assert list(device.notes) == ([] if device.compiler.tile.pairs else [text])
+
+
+def _square(buffer: int) -> Matrix:
+    return Matrix(buffer, 0, 20, False, ())
