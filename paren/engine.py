@@ -283,9 +283,8 @@ class CompiledEngine:
         return StepSeries(history[:, 0], history[:, 1], norm, history[:, 3] if self._rates else None)
 
     def watch(self, profile: Profile) -> None:
-        """Lets a profile time, one by one, the regions of the steps and calls that it wants; so steps go one by one."""
+        """Lets a profile time, one by one, the regions of the steps and calls that it wants."""
         self._profile = profile
-        self.longest = 1
         self._initialize.observer = profile.observer("initialize", of_step=False)
         self._evaluate.observer = profile.observer("evaluate", of_step=False)
         for name, executable in self._diagnostics.items():

@@ -145,7 +145,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
 def _others(profile: Profile) -> str:
     """What the other steps took, whose regions ran in one call: their median."""
     times = sorted(
-        event.end - event.begin
+        (event.end - event.begin) / int(str(event.arguments.get("steps", 1)))
         for event in profile.events
         if event.category == "step" and not event.arguments.get("sampled")
     )

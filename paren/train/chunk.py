@@ -23,6 +23,8 @@ def chunk_length(session: Session) -> int:
     """
     if session.step_seconds is None:
         return 1
+    if session.profile is not None and session.state.step < session.profile.sampled_until:
+        return 1
     return max(1, min(_fitting(session.step_seconds), session.engine.longest, _steps_to_border(session)))
 
 

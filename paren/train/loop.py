@@ -69,10 +69,12 @@ def train(session: Session) -> str:
 
 def train_steps(session: Session, batches: Batches) -> Step:
     """The next position, or as many as one call makes: gives the last of them."""
-    count = chunk_length(session)
+    count, first, begin = chunk_length(session), session.state.step, session.clock()
     if count > 1:
         step = train_chunk(session, batches, count)
         if step is not None:
+            if session.profile is not None:
+                session.profile.steps(first, session.state.step, begin)
             return step
     begin = session.clock()
     batch = batches.batch(session.state.step)

@@ -89,6 +89,16 @@ class Profile:
         warm = max(0, min(WARM, stop - first - 1))
         self._sampled = range(first + warm, min(stop, first + warm + SAMPLED))
 
+    @property
+    def sampled_until(self) -> int:
+        """The position before which steps are to be made one by one."""
+        return self._sampled.stop
+
+    def steps(self, first: int, end: int, begin: float) -> None:
+        """The positions `first` up to `end` were trained in one call, from `begin` on the profile's clock until now."""
+        name = f"steps {first + 1} to {end}"
+        self.add(Event(name, "step", begin, self.clock(), {"sampled": False, "steps": end - first}))
+
     @contextmanager
     def step(self, position: int) -> Iterator[None]:
         """Around one training step."""

@@ -66,9 +66,12 @@ def test_the_trace_has_everything_that_took_time(folder: Path) -> None:
     categories = {event["cat"] for event in events}
     assert categories == {"step", "wait", "graph", "region", "evaluate", "save"}
     steps = [event for event in events if event["cat"] == "step"]
-    assert [event["name"] for event in steps] == [f"step {number}" for number in range(1, STEPS + 1)]
-    assert [event["args"]["sampled"] for event in steps] == [False, False, True, True, True, False, False]
-    assert sum(event["cat"] == "wait" for event in events) == STEPS
+    assert [event["name"] for event in steps[:5]] == [f"step {number}" for number in range(1, 6)]
+    sampled = [event["args"]["sampled"] for event in steps]
+    assert sampled == [False, False, True, True, True] + [False] * (len(steps) - 5)
+    # Those after the sample may be made in one call, as ever.
+    assert sum(event["args"].get("steps", 1) for event in steps) == STEPS
+    assert sum(event["cat"] == "wait" for event in events) >= 5
     for region in (event for event in events if event["cat"] == "region"):
         assert {"graph", "number", "result", "read", "written", "flops", "place"} <= region["args"].keys()
         assert any(

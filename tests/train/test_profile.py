@@ -97,6 +97,17 @@ def test_the_trace_nests_as_the_run_did(tmp_path: Path) -> None:
     assert {event["name"] for event in content["traceEvents"] if event["ph"] == "M"} == {"process_name", "thread_name"}
 
 
+def test_steps_of_one_call_are_one_event() -> None:
+    profile = described()
+    profile.begin(0, 100)
+    assert profile.sampled_until == 5
+    profile.steps(5, 69, profile.clock())
+    (event,) = profile.events
+    assert (event.name, event.category) == ("steps 6 to 69", "step")
+    assert event.arguments == {"sampled": False, "steps": 64}
+    assert event.end - event.begin == pytest.approx(1e-3)
+
+
 def test_an_error_ends_its_events() -> None:
     profile = described()
     profile.begin(0, 1)
