@@ -6,7 +6,7 @@ So it is free to choose, within what fits in memory, but it is an input to the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paren.forecast.memory import MemoryPlan, memory_of
@@ -126,16 +126,14 @@ def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candi
     Predictions decide, unless some are close to the least: then `measure`, if there is one, gives the seconds of a
     step's calls.
     """
+    larger = _larger(first, most)
     fitting = [first]
     predicted = {1: step_time(first, limits)}
-    for degree in degrees(first.program.run)[1:]:
-        candidate = make_candidate(first.program, degree)
-        if candidate.memory.planned > most:
-            break
+    for candidate in larger:
         before = predicted[fitting[-1].stacking]
         fitting.append(candidate)
-        predicted[degree] = step_time(candidate, limits)
-        if predicted[degree] > FLAT * before:
+        predicted[candidate.stacking] = step_time(candidate, limits)
+        if predicted[candidate.stacking] > FLAT * before:
             break
     if len(fitting) == 1:
         return Choice(first, ONLY)
@@ -144,7 +142,24 @@ def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candi
     if len(close) == 1 or measure is None:
         return Choice(_smallest_good(close, predicted), PREDICTED, predicted)
     measured = {candidate.stacking: measure(candidate) for candidate in close}
+    # What a call costs beyond its steps is not predicted: larger ones are tried as long as the last was the best.
+    while _smallest_good(close, measured) is fitting[-1]:
+        further = next(larger, None)
+        if further is None:
+            break
+        fitting.append(further)
+        close.append(further)
+        predicted[further.stacking], measured[further.stacking] = step_time(further, limits), measure(further)
     return Choice(_smallest_good(close, measured), MEASURED, predicted, measured)
+
+
+def _larger(first: Candidate, most: int) -> Iterator[Candidate]:
+    """The degrees above 1, in ascending order, as long as they fit; each is made when it is asked for."""
+    for degree in degrees(first.program.run)[1:]:
+        candidate = make_candidate(first.program, degree)
+        if candidate.memory.planned > most:
+            return
+        yield candidate
 
 
 def _smallest_good(candidates: Sequence[Candidate], times: Mapping[int, float]) -> Candidate:

@@ -113,6 +113,18 @@ def test_every_line_has_a_peak_that_never_falls(tmp_path: Path) -> None:
     assert np.all(np.diff(peaks) >= 0)
 
 
+def test_a_resume_takes_no_more_than_a_fresh_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Almost all memory that is allowed is planned; the checkpoint is not held beside the state."""
+    file, out = write_gpt(tmp_path), tmp_path / "out"
+    planned = memory_of(*planned_of(file)).planned
+    monkeypatch.setenv("PAREN_MEMORY", str(int(1.04 * planned)))
+    paren.load(file).run(out, threads=1, steps=3)
+    fresh = np.nanmax(read_metrics(out)["runtime/peak_bytes"])
+    paren.load(file).run(out, threads=1, resume="latest")
+    resumed = read_metrics(out)["runtime/peak_bytes"][-1]
+    assert resumed < 1.03 * min(fresh, planned)
+
+
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 

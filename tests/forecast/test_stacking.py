@@ -127,12 +127,21 @@ def test_predictions_decide_where_they_differ(file: Path) -> None:
 
 
 def test_a_measurement_decides_where_predictions_are_close(file: Path) -> None:
-    times = {1: 3.0, 2: 2.0}
+    times = {1: 3.0, 2: 2.0, 4: 2.5}
     first = candidate(file, batch=24)
     choice = choose(first, 1 << 40, PRODUCTS_ONLY, lambda each: times[each.stacking])
     assert (choice.candidate.stacking, choice.reason) == (2, "measured")
     assert choice.measured[2] == 2.0
     assert choose(first, 1 << 40, PRODUCTS_ONLY).reason == "predicted"
+
+
+def test_larger_calls_are_tried_as_long_as_they_win(file: Path) -> None:
+    """What a call costs beyond its steps is seen by measuring only; near the fastest, the least memory decides."""
+    first = candidate(file, batch=24)
+    choice = choose(first, 1 << 40, PRODUCTS_ONLY, lambda each: 1.0 / each.stacking)
+    assert (choice.candidate.stacking, list(choice.measured)) == (8, [1, 2, 4, 8])
+    choice = choose(first, 1 << 40, PRODUCTS_ONLY, lambda each: {1: 1.0, 2: 0.99, 4: 0.98}[each.stacking])
+    assert (choice.candidate.stacking, list(choice.measured)) == (1, [1, 2])
 
 
 def test_only_what_fits_is_chosen(file: Path) -> None:
@@ -146,13 +155,14 @@ def test_only_what_fits_is_chosen(file: Path) -> None:
 
 def test_a_choice_is_said_in_a_line(file: Path) -> None:
     first = candidate(file, batch=24)
-    choice = choose(first, 1 << 40, PRODUCTS_ONLY, lambda each: 0.025 * 8 ** (3 - each.stacking))
-    assert choice.describe() == "2 of 8 microbatches a call, measured: 1 takes 1,600 ms, 2 takes 200 ms"
+    choice = choose(first, 1 << 40, PRODUCTS_ONLY, lambda each: {1: 1.6, 2: 0.09, 4: 0.2}[each.stacking])
+    said = "2 of 8 microbatches a call, measured: 1 takes 1,600 ms, 2 takes 90 ms, 4 takes 200 ms"
+    assert choice.describe() == said
     line = choice.told
     assert (line["stacking"], line["microbatches"], line["rows"]) == (2, 8, 6)
     chosen = line["chosen"]
     assert isinstance(chosen, dict)
-    assert (chosen["reason"], chosen["measured_ms"]) == ("measured", {"1": 1600.0, "2": 200.0})
+    assert (chosen["reason"], chosen["measured_ms"]) == ("measured", {"1": 1600.0, "2": 90.0, "4": 200.0})
 
 
 # What it changes ------------------------------------------------------------------------------------------------------
