@@ -21,7 +21,7 @@ from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
-from paren.forecast.stacking import Candidate, most_stacked, predict
+from paren.forecast.stacking import Candidate, most_stacked, predict, shrink
 from paren.forecast.target import absent_target, present_target
 from paren.inspect.compiling import compile_plans
 from paren.inspect.explain import Explanation, explain
@@ -32,6 +32,7 @@ from paren.ir.program import Program, Value
 from paren.ir.show import show_graph
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
+from paren.pipeline import Planning
 from paren.prepare import Preparation
 from paren.restored import RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
@@ -155,33 +156,35 @@ class Experiment:
         arch: str | None = None,
         threads: int | None = None,
         stacking: int | None = None,
+        patterns: bool = True,
     ) -> Explanation:
         """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
         there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
 
-        With both `device` and `memory`, the device has only so much memory. `stacking` as for `run`; without it the
-        predicted one is taken, which a run may measure instead.
+        With both `device` and `memory`, the device has only so much memory. `stacking` and `patterns` as for `run`;
+        without a stacking the predicted one is taken, which a run may measure instead.
         """
         if card is not None or arch is not None or (memory is not None and device is None):
             target = absent_target(device, card, memory, arch)
-            choice = predict(self._first, stacking, target.memory, target.limits)
+            first = self._first(patterns, target.memory)
+            choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
-            choice = replace(choice, most=most_stacked(self._first, target.memory))
+            choice = replace(choice, most=most_stacked(first, target.memory))
             return explain(candidate.program, candidate.plans, target, stacking=choice.told)
         environment = read_environment()
         opened = open_device(device or environment.device, threads, environment.cache / "kernels")
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
-        choice = predict(self._first, stacking, target.memory, target.limits)
+        choice = predict(self._first(patterns, target.memory), stacking, target.memory, target.limits)
         candidate = choice.candidate
         compiling = compile_plans(candidate.plans, opened)
         return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
 
-    @cached_property
-    def _first(self) -> Candidate:
-        """The plans for one microbatch a call."""
-        return Candidate(self.program, self.plans, memory_of(self.program, self.plans))
+    def _first(self, patterns: bool, limit: int) -> Candidate:
+        """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes."""
+        plans = self.plans if patterns else make_plans(self.program, Planning(patterns=False))
+        return shrink(Candidate(self.program, plans, memory_of(self.program, plans)), limit)
 
     def digest(self, data: Dataset) -> str:
         """What identifies the experiment: its graphs, its run settings and its data, not its text or place."""
@@ -218,13 +221,15 @@ class Experiment:
         allow_new_layout: bool = False,
         profile: bool = False,
         stacking: int | None = None,
+        patterns: bool = True,
         progress: ProgressView | None = None,
     ) -> Run:
         """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
 
         Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
         writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
-        that one call of the training graph takes; without it, paren chooses.
+        that one call of the training graph takes; without it, paren chooses. Without `patterns`, large values are kept
+        whole and none is made again; results agree to rounding.
         """
         view = progress if progress is not None else Silent()
         environment = read_environment()
@@ -236,7 +241,9 @@ class Experiment:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
-                refuse_if_too_large(self._first, usable_memory(environment.memory))
+                free = usable_memory(environment.memory)
+                first = self._first(patterns, free.bytes)
+                refuse_if_too_large(first, free)
                 data = self._open_data(data_root, view)
                 options = RunOptions(
                     Path(out) if out is not None else default_out(self.program),
@@ -249,13 +256,13 @@ class Experiment:
                     _versions(),
                 )
                 preparation = Preparation(
-                    self._first,
+                    first,
                     data,
                     opened,
                     environment.cache,
                     environment.memory,
                     stacking,
-                    _identity(opened),
+                    _identity(opened, patterns),
                     options.versions,
                     options.out,
                     view,
@@ -264,7 +271,7 @@ class Experiment:
                 start = Start(
                     training.Experiment.of(self.program, self.digest(data)),
                     options,
-                    preparation.splits(self._first),
+                    preparation.splits(first),
                     preparation,
                     view,
                     signals,
@@ -297,12 +304,12 @@ def default_out(program: Program) -> Path:
     return Path("outputs") / f"{Path(program.path).stem}{variant}"
 
 
-def _identity(device: Device) -> dict[str, Json]:
-    """What decides about bits besides the experiment: device and instruction set."""
+def _identity(device: Device, patterns: bool) -> dict[str, Json]:
+    """What decides about bits besides the experiment: device, instruction set, patterns."""
     identity: dict[str, Json] = {"device": device.name, "ranks": 1}
     if device.target:
         identity["target"] = device.target
-    return identity
+    return identity if patterns else identity | {"patterns": "off"}
 
 
 def _versions() -> dict[str, str]:

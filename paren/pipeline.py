@@ -53,13 +53,16 @@ class Planning:
     budget: int | None = None
 
 
-def plan_graph(graph: Graph, written_slots: Collection[str] = (), planning: Planning = Planning()) -> Plan:
+PLAIN = Planning()
+
+
+def plan_graph(graph: Graph, written_slots: Collection[str] = (), planning: Planning = PLAIN) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
     plan = reuse_values(schedule(lower(prepare(graph))))
     if planning.patterns:
-        plan = drop_cheap(tile(plan))
+        plan = drop_cheap(tile(plan), written_slots)
     if planning.budget is not None:
-        plan = fit(plan, planning.budget)
+        plan = fit(plan, planning.budget, written_slots)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
     placed = place(plan, written_slots)

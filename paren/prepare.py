@@ -24,6 +24,7 @@ from paren.forecast.stacking import (
     degrees,
     forced_candidate,
     make_candidate,
+    shrink,
 )
 from paren.forecast.target import present_target
 from paren.forecast.trial import time_call
@@ -65,7 +66,6 @@ class Preparation:
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
         free = usable_memory(self.memory)
-        refuse_if_too_large(self.first, free)
         choice = self._choose(stored.get("stacking") if stored is not None else None, free)
         candidate = choice.candidate
         return Prepared(
@@ -76,10 +76,14 @@ class Preparation:
         )
 
     def _choose(self, stored: Json, free: Available) -> Choice:
+        first = shrink(self.first, free.bytes)
+        refuse_if_too_large(first, free)
         if self.stacking is not None:
-            candidate = forced_candidate(self.first, self.stacking)
+            candidate = shrink(forced_candidate(self.first, self.stacking), free.bytes)
             refuse_if_too_large(candidate, free)
             return Choice(candidate, FORCED)
+        if first is not self.first:
+            return Choice(first, ONLY if len(degrees(first.program.run)) == 1 else LOWERED)
         if isinstance(stored, int):
             return self._as_before(stored, free)
         # Where nobody set a limit, other programs keep half of what is free.
@@ -90,7 +94,7 @@ class Preparation:
         for degree in reversed(degrees(self.first.program.run)):
             if degree > stored:
                 continue
-            candidate = self.first if degree == 1 else make_candidate(self.first.program, degree)
+            candidate = self.first if degree == 1 else make_candidate(self.first, degree)
             if candidate.memory.planned <= free.bytes:
                 return Choice(candidate, STORED if degree == stored else LOWERED)
             needed = show_bytes(candidate.memory.planned)
@@ -102,11 +106,11 @@ class Preparation:
         known = degrees(program.run)
         if len(known) == 1:
             return Choice(self.first, ONLY)
-        versions = sorted(self.versions.items())
-        key = choice_key(program, self.device.name, self.device.target, self.device.threads, versions)
+        versions, patterns = sorted(self.versions.items()), self.first.plans.planning.patterns
+        key = choice_key(program, self.device.name, self.device.target, self.device.threads, versions, patterns)
         degree = recall(self.cache, key, self.view.notice)
         if degree in known:
-            candidate = self.first if degree == 1 else make_candidate(program, degree)
+            candidate = self.first if degree == 1 else make_candidate(self.first, degree)
             if candidate.memory.planned <= most:
                 return Choice(candidate, REMEMBERED)
         self.view.phase("choosing the stacking")

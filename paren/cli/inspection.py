@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, Json, Settings, Stacking, Threads, Variant
+from paren.cli.options import Device, File, Json, OnOff, Patterns, Settings, Stacking, Threads, Variant
 from paren.cli.output import print_json, print_painted, print_result
 from paren.cli.summary import REPORT_STYLES, SUMMARY_STYLES, write_summary
 from paren.text.errors import did_you_mean
@@ -75,6 +75,7 @@ def explain(
     ] = None,
     threads: Threads = None,
     stacking: Stacking = None,
+    patterns: Patterns = OnOff.ON,
     json: Json = False,
 ) -> None:
     """Report what a run would do: memory, predicted time, kernels and products, and which patterns apply.
@@ -85,7 +86,13 @@ def explain(
 
     experiment = api.load(file, variant=variant, set=settings or ())
     explanation = experiment.explain(
-        device=device, card=card, memory=memory, arch=arch, threads=threads, stacking=stacking
+        device=device,
+        card=card,
+        memory=memory,
+        arch=arch,
+        threads=threads,
+        stacking=stacking,
+        patterns=patterns is OnOff.ON,
     )
     if json:
         print_json(explanation.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,23 @@ Stacking = Annotated[
         min=1,
         metavar="N",
         help="Microbatches in one call of the training graph; default: the fastest that fits.",
+        show_default=False,
+    ),
+]
+
+
+class OnOff(StrEnum):
+    """A switch with a word for each side."""
+
+    ON = "on"
+    OFF = "off"
+
+
+Patterns = Annotated[
+    OnOff,
+    typer.Option(
+        "--patterns",
+        help="off: keep large values whole and make none again; results agree to rounding.",
         show_default=False,
     ),
 ]

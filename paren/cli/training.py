@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, Settings, Stacking, Threads, Variant
+from paren.cli.options import Device, File, OnOff, Patterns, Settings, Stacking, Threads, Variant
 from paren.cli.output import print_result
 
 Steps = Annotated[
@@ -76,6 +76,7 @@ def run(
     allow_new_layout: AllowNewLayout = False,
     profile: Profile = False,
     stacking: Stacking = None,
+    patterns: Patterns = OnOff.ON,
 ) -> None:
     """Train the network of a file.
 
@@ -98,6 +99,7 @@ def run(
         allow_new_layout=allow_new_layout,
         profile=profile,
         stacking=stacking,
+        patterns=patterns is OnOff.ON,
         progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from paren.forecast.memory import MemoryPlan, memory_of, state_parts
 from paren.forecast.plans import lay_out, make_plans
 from paren.forecast.stacking import Candidate
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_kept
+from paren.plan.decision import Pattern
 from paren.runtime.memory import Available
 from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
@@ -28,6 +31,7 @@ def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
             Note(f"it would hold {parts}"),
             Note(f"most is alive in the graph {memory.peak_graph} at {memory.peak_place}"),
             Note(describe_limit(free)),
+            *(Note(f"in {name} {reason}") for name, reason in _made_again(candidate)),
         ],
         fix=smallest_change(program, planned, free.bytes),
     )
@@ -38,6 +42,14 @@ def name_the_plan(error: ParenError, memory: MemoryPlan) -> ParenError:
     parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
     planned = Note(f"the run's plan is {show_bytes(memory.planned)}: {parts}")
     return ParenError(error.code, error.message, error.span, notes=[*error.notes, planned], fix=error.fix)
+
+
+def _made_again(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    """Graphs in which values are computed again to fit, and how much."""
+    for name, plan in candidate.plans.all.items():
+        for decision in plan.decisions:
+            if decision.pattern is Pattern.RECOMPUTATION and decision.fired and candidate.plans.planning.budget:
+                yield name, decision.reason
 
 
 def describe_limit(free: Available) -> str:

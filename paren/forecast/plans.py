@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from paren.ir.graph import Graph
@@ -19,7 +19,7 @@ from paren.passes.assemble import (
     resize_flat,
     update_graph,
 )
-from paren.pipeline import plan_graph
+from paren.pipeline import PLAIN, Planning, plan_graph
 from paren.plan.decision import Decision, Pattern
 from paren.plan.plan import Plan
 
@@ -72,7 +72,7 @@ def lay_out(program: Program) -> Layout:
 @dataclass(frozen=True)
 class Plans:
     """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
-    about the whole run; each plan has its own."""
+    about the whole run; each plan has its own. `planning` is how they were made."""
 
     initialize: Plan
     accumulate: Plan
@@ -81,6 +81,7 @@ class Plans:
     updates: Mapping[tuple[int, str], Plan]
     diagnostics: Mapping[str, Plan]
     decisions: tuple[Decision, ...] = ()
+    planning: Planning = PLAIN
 
     @property
     def all(self) -> dict[str, Plan]:
@@ -127,10 +128,10 @@ def run_graphs(program: Program) -> dict[str, RunGraph]:
     return graphs | {diagnosis_name(name): RunGraph(diagnosis(program, name)) for name in program.diagnostics}
 
 
-def make_plans(program: Program) -> Plans:
-    """Plans everything; needs no device."""
+def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
+    """Plans everything; needs no device. The budget of `planning` holds for each graph's arena."""
     graphs = run_graphs(program)
-    distinct = {id(each): plan_graph(each.graph, each.written) for each in dict.fromkeys(graphs.values())}
+    distinct = {id(each): plan_graph(each.graph, each.written, planning) for each in dict.fromkeys(graphs.values())}
     plans = {name: distinct[id(each)] for name, each in graphs.items()}
     return Plans(
         plans["initialize"],
@@ -144,6 +145,26 @@ def make_plans(program: Program) -> Plans:
         },
         {name: plans[diagnosis_name(name)] for name in program.diagnostics},
         (_update_decision(program), _call_decision(program)),
+        planning,
+    )
+
+
+def shrink_plans(program: Program, plans: Plans, budget: int) -> Plans:
+    """The plans with those made again that take more than `budget` bytes, with values computed again as far as that
+    helps. What is left may still be larger."""
+    planning = replace(plans.planning, budget=budget)
+    graphs = run_graphs(program)
+
+    def shrunk(name: str, plan: Plan) -> Plan:
+        each = graphs[name]
+        return plan if plan.arena_bytes <= budget else plan_graph(each.graph, each.written, planning)
+
+    return replace(
+        plans,
+        accumulate=shrunk("accumulate", plans.accumulate),
+        evaluate=shrunk("evaluate", plans.evaluate),
+        diagnostics={name: shrunk(diagnosis_name(name), plan) for name, plan in plans.diagnostics.items()},
+        planning=planning,
     )
 
 

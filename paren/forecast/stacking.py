@@ -7,10 +7,10 @@ So it is free to choose, within what fits in memory, but it is an input to the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paren.forecast.memory import MemoryPlan, memory_of
-from paren.forecast.plans import Plans, make_plans
+from paren.forecast.plans import Plans, make_plans, shrink_plans
 from paren.ir.program import Program, RunForm
 from paren.lang.elaborate import elaborate_kept
 from paren.plan.limits import Limits, step_seconds
@@ -93,12 +93,25 @@ def degrees(run: RunForm) -> list[int]:
     return [degree for degree in range(1, run.microbatches + 1) if run.microbatches % degree == 0]
 
 
-def make_candidate(program: Program, stacking: int) -> Candidate:
-    """The program for another degree of stacking, evaluated again from the texts it was read from, and planned."""
+def make_candidate(first: Candidate, stacking: int) -> Candidate:
+    """The program for another degree of stacking, evaluated again from the texts it was read from, and planned in the
+    same way."""
+    program = first.program
     settings = {setting.name: setting.value for setting in program.settings}
     stacked = elaborate_kept(program.path, program.variant, settings, program.sources, stacking=stacking)
-    plans = make_plans(stacked)
+    plans = make_plans(stacked, replace(first.plans.planning, budget=None))
     return Candidate(stacked, plans, memory_of(stacked, plans))
+
+
+def shrink(candidate: Candidate, limit: int) -> Candidate:
+    """The candidate, if it needs more than `limit` bytes, with values computed again until it fits or until that helps
+    no more."""
+    memory = candidate.memory
+    budget = limit - (memory.planned - memory.parts["live"])
+    if memory.planned <= limit or budget <= 0:
+        return candidate
+    plans = shrink_plans(candidate.program, candidate.plans, budget)
+    return Candidate(candidate.program, plans, memory_of(candidate.program, plans))
 
 
 def forced_candidate(first: Candidate, stacking: int) -> Candidate:
@@ -117,7 +130,7 @@ def forced_candidate(first: Candidate, stacking: int) -> Candidate:
             run.spans.get("microbatches"),
             fix=f"use {_either(known)}, or leave it out",
         )
-    return first if stacking == 1 else make_candidate(first.program, stacking)
+    return first if stacking == 1 else make_candidate(first, stacking)
 
 
 def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candidate], float] | None = None) -> Choice:
@@ -156,7 +169,7 @@ def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candi
 def _larger(first: Candidate, most: int) -> Iterator[Candidate]:
     """The degrees above 1, in ascending order, as long as they fit; each is made when it is asked for."""
     for degree in degrees(first.program.run)[1:]:
-        candidate = make_candidate(first.program, degree)
+        candidate = make_candidate(first, degree)
         if candidate.memory.planned > most:
             return
         yield candidate
@@ -191,7 +204,7 @@ def most_stacked(first: Candidate, most: int) -> tuple[int, int] | None:
     low, high = 0, len(known)  # the degree at `low` fits, those from `high` on do not
     while high - low > 1:
         middle = len(known) - 1 if high == len(known) and low == 0 else (low + high) // 2
-        needed = make_candidate(first.program, known[middle]).memory.planned
+        needed = make_candidate(first, known[middle]).memory.planned
         if needed <= most:
             low, found = middle, (known[middle], needed)
         else:

@@ -6,7 +6,7 @@ Prices are nominal, so that a plan depends on its graph and its budget alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -40,7 +40,7 @@ class Candidate:
     seconds: float
 
 
-def drop_cheap(plan: Plan, kept: Kept = Kept()) -> Plan:
+def drop_cheap(plan: Plan, written_slots: Collection[str] = (), kept: Kept = Kept()) -> Plan:
     """The unplaced plan with every large value made again that one kernel makes from what is kept anyway: normalised
     values, activations. Only if that makes the arena smaller."""
     uses = uses_of(plan)
@@ -49,17 +49,17 @@ def drop_cheap(plan: Plan, kept: Kept = Kept()) -> Plan:
     ]
     chosen = _compatible(found, sum(candidate.bytes for candidate in found))
     changed = _apply(plan, chosen)
-    before, after = place(plan).arena_bytes, place(changed).arena_bytes
+    before, after = (place(each, written_slots).arena_bytes for each in (plan, changed))
     if before - after <= WORTH * before:
         return plan
     reason = f"{len(chosen)} values that one kernel makes from what is kept anyway"
     return _decided(changed, reason, before - after)
 
 
-def fit(plan: Plan, budget: int, kept: Kept = Kept()) -> Plan:
+def fit(plan: Plan, budget: int, written_slots: Collection[str] = (), kept: Kept = Kept()) -> Plan:
     """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
-    bytes, or until there is nothing left that helps."""
-    start = placed = place(plan).arena_bytes
+    bytes, or until there is nothing left that helps. `written_slots` as for `place`."""
+    start = placed = place(plan, written_slots).arena_bytes
     best = plan
     seconds = 0.0
     for _ in range(ROUNDS):
@@ -70,7 +70,7 @@ def fit(plan: Plan, budget: int, kept: Kept = Kept()) -> Plan:
         found = [c for c in _candidates(best, uses, kept) if uses.touching[c.again.value][0] < busiest < c.again.before]
         chosen = _compatible(found, placed - budget)
         changed = _apply(best, chosen)
-        arena = place(changed).arena_bytes
+        arena = place(changed, written_slots).arena_bytes
         if arena >= placed:
             break
         seconds += sum(candidate.seconds for candidate in chosen)

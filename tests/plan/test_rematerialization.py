@@ -67,7 +67,7 @@ def test_any_budget_gives_the_same_bits(graph: Graph, values: dict[str, Array]) 
     wanted = run_plan(cpu(), plain, values)
     sizes = []
     for part in (0.9, 0.7, 0.5, 0.3, 0.0):
-        plan = checked(fit(unplaced, int(part * plain.arena_bytes), ALL))
+        plan = checked(fit(unplaced, int(part * plain.arena_bytes), kept=ALL))
         sizes.append(plan.arena_bytes)
         assert_same_bits(run_plan(cpu(), plan, values), wanted)
     assert sizes == sorted(sizes, reverse=True)
@@ -77,7 +77,7 @@ def test_any_budget_gives_the_same_bits(graph: Graph, values: dict[str, Array]) 
 
 def test_cheap_values_are_made_again_with_the_same_bits(graph: Graph, values: dict[str, Array]) -> None:
     unplaced = schedule(lower(prepare(graph)))
-    plain, dropped = checked(unplaced), drop_cheap(unplaced, ALL)
+    plain, dropped = checked(unplaced), drop_cheap(unplaced, kept=ALL)
     plan = checked(dropped)
     assert plan.arena_bytes < 0.95 * plain.arena_bytes
     assert_same_bits(run_plan(cpu(), plan, values), run_plan(cpu(), plain, values))
@@ -88,7 +88,7 @@ def test_cheap_values_are_made_again_with_the_same_bits(graph: Graph, values: di
 def test_loops_are_run_again_too(graph: Graph, values: dict[str, Array]) -> None:
     tiled = tile(schedule(lower(prepare(graph))), TileSizes(smallest=1, parallel=512, sequential=512, least_rows=8))
     wanted = run_plan(cpu(), checked(tiled), values)
-    plan = fit(tiled, 0, ALL)
+    plan = fit(tiled, 0, kept=ALL)
     assert any(buffer.name == "tiles again" for buffer in plan.buffers)
     assert_same_bits(run_plan(cpu(), checked(plan), values), wanted)
 
@@ -139,7 +139,7 @@ def test_random_training_graphs(seed: int) -> None:
     values = values_for(graph, seed)
     unplaced = schedule(lower(prepare(graph)))
     wanted = run_plan(cpu(), checked(unplaced), values)
-    assert_same_bits(run_plan(cpu(), checked(fit(unplaced, 0, Kept(1, 2))), values), wanted)
+    assert_same_bits(run_plan(cpu(), checked(fit(unplaced, 0, kept=Kept(1, 2))), values), wanted)
     tiled = tile(unplaced, TileSizes(smallest=1, parallel=16, sequential=16, least_rows=1))
     found = run_plan(cpu(), checked(tiled), values)
     for name, array in wanted.items():
