@@ -10,6 +10,7 @@ from paren.forecast.stacking import Candidate
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_kept
 from paren.plan.decision import Pattern
+from paren.plan.rematerialization import TO_FIT
 from paren.runtime.memory import Available
 from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
@@ -48,7 +49,7 @@ def _made_again(candidate: Candidate) -> Iterator[tuple[str, str]]:
     """Graphs in which values are computed again to fit, and how much."""
     for name, plan in candidate.plans.all.items():
         for decision in plan.decisions:
-            if decision.pattern is Pattern.RECOMPUTATION and decision.fired and candidate.plans.planning.budget:
+            if decision.pattern is Pattern.RECOMPUTATION and TO_FIT in decision.reason:
                 yield name, decision.reason
 
 

@@ -19,6 +19,7 @@ from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
 FLOPS = 200e9  # a second, of products
 INSTRUCTIONS = 50e9
 TRAFFIC = 20e9  # bytes
+TO_FIT = "steps run again to fit"  # in the reason of a decision that a budget forced
 WORTH = 0.01  # of the arena: less is not worth the work
 ROUNDS = 64
 
@@ -77,7 +78,7 @@ def fit(plan: Plan, budget: int, written_slots: Collection[str] = (), kept: Kept
         best, placed = changed, arena
     if best is plan:
         return plan
-    reason = f"{len(best.steps) - len(plan.steps)} steps run again to fit, about {1e3 * seconds:.3g} ms a call"
+    reason = f"{len(best.steps) - len(plan.steps)} {TO_FIT}, about {1e3 * seconds:.3g} ms a call"
     return _decided(best, reason, start - placed)
 
 

@@ -34,7 +34,8 @@ def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tm
     assert re.fullmatch("  note: it would hold " + ", ".join(f"{part} {size}" for part in parts), lines[3])
     assert lines[4].startswith(f"  note: most is alive in the graph accumulate at {file}:")
     assert lines[5] == "  note: the limit is the value of PAREN_MEMORY"
-    assert re.fullmatch(r"  fix: write :microbatches \d+, which needs [\d.]+ MiB", lines[6])
+    assert re.fullmatch(r"  note: in accumulate \d+ steps run again to fit, about [\d.]+ ms a call", lines[6])
+    assert re.fullmatch(r"  fix: write :microbatches \d+, which needs [\d.]+ MiB", lines[7])
     assert not (tmp_path / "out").exists()
 
 
