@@ -65,7 +65,12 @@ def blocks_of(shape: Shape, dtype: DType) -> Blocks:
 
 def workspace_bytes(shape: Shape) -> int:
     """The room of one thread for any product."""
-    return max(_workspace(shape, dtype).end for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16))
+    return max(used_bytes(shape, dtype) for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16))
+
+
+def used_bytes(shape: Shape, dtype: DType) -> int:
+    """What products of operands of a type touch of a workspace, at most."""
+    return _workspace(shape, dtype).end
 
 
 def _workspace(shape: Shape, dtype: DType) -> _Workspace:

@@ -51,6 +51,9 @@ class Shape:
         return self.pairs and dtype is DType.BFLOAT16
 
 
+LARGEST = Shape(512, 14, 2, fused=True, pairs=True)
+
+
 def sums_of(dtype: DType) -> DType:
     """The type of sums of products of operands of a type."""
     return DType.FLOAT32 if dtype is DType.BFLOAT16 else dtype

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from paren.codegen.division import used_bytes
+from paren.codegen.tile import LARGEST
 from paren.data.loader import PREFETCH
 from paren.data.resident import block_steps
 from paren.forecast.plans import Layout, Plans, adds, lay_out
 from paren.ir.program import Program
+from paren.ir.types import DType
 from paren.plan.memory import ALIGNMENT, busiest_step
-from paren.plan.plan import Place
+from paren.plan.plan import Loop, Product
+from paren.runtime.threads import default_threads
 from paren.train.tensor_file import CHUNK
 
-PAGE = 4096
 HOST = 640 << 10  # bytes of Python objects and thread stacks that come up while a run goes on: 300 to 800 KiB were seen
 
 
@@ -26,7 +29,8 @@ class MemoryPlan:
     |---|---|
     | parameters, gradients, optimizer, averages | the flat state vectors |
     | live | the arena that all graphs share: the largest of them |
-    | inputs | batches read ahead, the one that trains, one of an evaluation, and the aligned copies that graphs read |
+    | inputs | batches read ahead, the one that trains, and one of an evaluation |
+    | products | packed operands of products, for each thread |
     | saving | what a checkpoint's chunk needs beside the state |
     | host | Python's own objects |
     """
@@ -47,7 +51,8 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
     parts = state_parts(program, layout) | {
         "live": max(ALIGNMENT, plan.arena_bytes),
-        "inputs": _loader_bytes(program) + _table_bytes(program) + _staged_bytes(plans),
+        "inputs": _loader_bytes(program) + _table_bytes(program),
+        "products": _product_bytes(plans),
         "saving": _saving_bytes(layout),
         "host": HOST,
     }
@@ -82,11 +87,12 @@ def _table_bytes(program: Program) -> int:
     return 0 if adds(program) else 5 * 8 * rows * block_steps(rows)
 
 
-def _staged_bytes(plans: Plans) -> int:
-    """Copies of inputs that do not lie on 64 bytes, one for each graph that reads them."""
-    graphs = (plans.accumulate, plans.evaluate, *plans.diagnostics.values())
-    sizes = (b.type.bytes for graph in graphs for b in graph.buffers if b.place is Place.INPUT and b.type.shape)
-    return sum(-(-size // PAGE) * PAGE for size in sizes)
+def _product_bytes(plans: Plans) -> int:
+    """The workspaces of the CPU's threads, as far as the plans' products touch them."""
+    steps = [step for plan in plans.all.values() for step in plan.steps]
+    steps += [piece.step for step in steps if isinstance(step, Loop) for piece in step.body]
+    types = {DType.BFLOAT16 if step.rounded else DType.FLOAT32 for step in steps if isinstance(step, Product)}
+    return default_threads() * max((used_bytes(LARGEST, dtype) for dtype in types), default=0)
 
 
 def _saving_bytes(layout: Layout) -> int:

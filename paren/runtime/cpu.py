@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache
-from paren.runtime.memory import Bytes, allocate, processor_quota, read_lines
+from paren.runtime.memory import Bytes, allocate
 from paren.runtime.native import Compiler
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
+from paren.runtime.threads import default_threads
 from paren.text.errors import InternalError
 
 PARALLEL_WORK = (
@@ -307,17 +307,3 @@ def _tables(
     table[:, count] = indices @ row_moves
     lanes[list(places)] = [loop.lane if id == loop.scratch else 0 for id in ids]
     return table, lanes
-
-
-def default_threads(root: Path = Path("/")) -> int:
-    """Physical cores among the processors that this process may use, and no more than its control group's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = sorted(os.sched_getaffinity(0))
-    else:
-        allowed = list(range(os.cpu_count() or 1))
-    cores = set()
-    for processor in allowed:
-        siblings = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
-        lines = read_lines(siblings)
-        cores.add(lines[0] if lines else str(processor))
-    return max(1, min(len(cores), processor_quota(root) or len(cores)))

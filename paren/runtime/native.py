@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from paren.codegen.llvm import VERSION
-from paren.codegen.tile import Shape
+from paren.codegen.tile import LARGEST, Shape
 from paren.runtime.cache import KernelCache
 
 WIDE = 512  # bits; measured: twice the speed of 256 in kernels that compute, equal in those that move memory
@@ -22,7 +23,7 @@ def choose_tile(architecture: str, features: Mapping[str, bool], processor: str 
     """
     if features.get("avx512f") and features.get("avx512vl"):
         pairs = bool(features.get("avx512bf16")) and processor.startswith("znver")
-        return Shape(WIDE, 14, 2, fused=True, pairs=pairs)
+        return replace(LARGEST, pairs=pairs)
     if features.get("avx2") and features.get("fma"):
         return Shape(256, 6, 2, fused=True)
     if architecture in ("aarch64", "arm64"):

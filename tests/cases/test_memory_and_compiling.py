@@ -30,7 +30,7 @@ def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tm
         rf"{re.escape(file)}:\d+:21: E-MEM-001: the run needs [\d.]+ MiB, and 24 MiB are free", lines[0]
     )
     size = r"[\d.]+ [KM]iB"
-    parts = ("parameters", "gradients", "optimizer", "live", "inputs", "saving", "host")
+    parts = ("parameters", "gradients", "optimizer", "live", "inputs", "products", "saving", "host")
     assert re.fullmatch("  note: it would hold " + ", ".join(f"{part} {size}" for part in parts), lines[3])
     assert lines[4].startswith(f"  note: most is alive in the graph accumulate at {file}:")
     assert lines[5] == "  note: the limit is the value of PAREN_MEMORY"

@@ -157,7 +157,7 @@ def test_stacked_calls_hold_more_and_read_the_same(tmp_path: Path) -> None:
     parts = memory_of(first, make_plans(first)).parts
     whole = memory_of(*planned_of(write_gpt(tmp_path))).parts
     assert parts["live"] < whole["live"]
-    for part in ("parameters", "gradients", "optimizer", "averages", "saving", "host"):
+    for part in ("parameters", "gradients", "optimizer", "averages", "products", "saving", "host"):
         assert parts[part] == whole[part]
 
 

@@ -31,7 +31,7 @@ def test_the_peak_is_what_was_planned(tmp_path: Path) -> None:
     assert found, shown
     (annotation,) = [each for each in read_annotations(tmp_path / "run") if each["annotation"] == "memory"]
     planned = annotation["planned"]
-    parts = ("parameters", "gradients", "optimizer", "averages", "live", "inputs", "saving", "host")
+    parts = ("parameters", "gradients", "optimizer", "averages", "live", "inputs", "products", "saving", "host")
     assert planned == sum(annotation[part] for part in parts) > 32 << 20
     peak = np.nanmax(read_metrics(tmp_path / "run")["runtime/peak_bytes"])
     assert float(found[1]) == pytest.approx(peak / 2**20, abs=0.5)

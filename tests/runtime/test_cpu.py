@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Matrix, Product
 from paren.runtime import cpu
-from paren.runtime.cpu import CpuDevice, default_threads
+from paren.runtime.cpu import CpuDevice
 from paren.runtime.matrices import operands
 from paren.runtime.task import Cell
 from paren.text.errors import InternalError
@@ -215,25 +214,6 @@ def test_a_sequence_keeps_what_it_points_to() -> None:
     call()
     assert result == pytest.approx(0.8413447)
     assert garbage
-
-
-def test_threads_default_to_physical_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: {0, 1, 2, 3}, raising=False)
-    for processor in range(4):
-        folder = tmp_path / f"sys/devices/system/cpu/cpu{processor}/topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{processor % 2},{processor % 2 + 2}\n")
-    assert default_threads(tmp_path) == 2
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
-    assert default_threads(tmp_path) == 1
-
-
-def test_without_topology_every_processor_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda _process: {0, 5, 7}, raising=False)
-    assert default_threads(tmp_path) == 3
 
 
 @pytest.mark.parametrize("pairs", [True, False])
