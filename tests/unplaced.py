@@ -10,6 +10,7 @@ import numpy as np
 from paren.codegen.python import run_kernel
 from paren.ir.graph import Graph
 from paren.ir.op import Array
+from paren.ir.types import DType
 from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.plan import Copy, Launch, Matrix, Place, Plan, Product
@@ -74,6 +75,8 @@ def _multiply(product: Product, arrays: Mapping[int, Array]) -> None:
     a = _matrix(product.a, arrays, product.batch, product.m, product.k)
     b = _matrix(product.b, arrays, product.batch, product.k, product.n)
     c = _matrix(product.c, arrays, product.batch, product.m, product.n)
+    if product.rounded:
+        a, b = (x.astype(DType.BFLOAT16.numpy).astype(np.float32) for x in (a, b))
     result = np.matmul(a, b)
     c[...] = c + result if product.accumulate else result
 
