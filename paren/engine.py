@@ -155,11 +155,19 @@ class CompiledEngine:
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
         self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
-        self._gradients = self._vector(layout.trained)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
         live = memory_of(program, plans).parts["live"]
-        self._arena = device.allocate(live if self._chunk is None else max(live, self._chunk.plans.arena_bytes))
+        if self._chunk is not None:
+            live = max(live, self._chunk.plans.arena_bytes)
+        # The gradients are the beginning of the arena. If a step makes one call, that call has values in their place
+        # before it writes them; what runs until the update has taken them keeps to the rest.
+        self._adds = adds(program)
+        begin = max(64, 4 * layout.trained)
+        whole = device.allocate(begin + live)
+        self._gradients = whole[: 4 * layout.trained].view(np.float32)
+        self._arena = whole[begin:]
+        self._training_arena = self._arena if self._adds else whole
         self._registers = _place_together(device, REGISTERS)
         self._rates: list[Array] = []
         trained = [name for group in program.updates for name in group.parameters]
@@ -177,13 +185,12 @@ class CompiledEngine:
     def _bind_step(self) -> None:
         """Everything that a step computes, as one sequence if it makes one call, else as one for each microbatch and
         one that ends the step."""
-        self._accumulate.bind(self._training_state, self._batch.arrays, self._arena)
+        self._accumulate.bind(self._training_state, self._batch.arrays, self._training_arena)
         self._finish.bind({"gradients": self._gradients} | self._registers, {}, self._arena)
         tasks: list[Task] = [*self._finish.tasks, self.device.stop_if(Cell(self._registers[STOP]))]
         for key, state in self._update_states().items():
             self._updates[key].bind(state, self._registers, self._arena)
             tasks += self._updates[key].tasks
-        self._adds = adds(self.program)
         self._add = self.device.sequence(self._accumulate.tasks)
         self._finish_step = self.device.sequence(tasks)
         one = [*self._accumulate.tasks, *tasks]
@@ -350,7 +357,7 @@ class CompiledEngine:
         self.clear_sums()
         inputs = self._batch.fill(microbatch, step)
         graph = prepare(accumulation(self.program, adding=self._adds))
-        found = self._accumulate.first_nonfinite(self._training_state, inputs, self._arena, graph)
+        found = self._accumulate.first_nonfinite(self._training_state, inputs, self._training_arena, graph)
         return None if found is None else (found.operation, found.span)
 
     def memory(self) -> Mapping[str, int]:

@@ -24,7 +24,7 @@ from paren.passes.simplify import simplify
 from paren.plan.check import check_plan
 from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
-from paren.plan.memory import kernels_of, place
+from paren.plan.memory import NOTHING_HELD, Held, kernels_of, place
 from paren.plan.plan import Plan
 from paren.plan.rematerialization import drop_cheap, fit
 from paren.plan.reuse import reuse_values
@@ -56,15 +56,18 @@ class Planning:
 PLAIN = Planning()
 
 
-def plan_graph(graph: Graph, written_slots: Collection[str] = (), planning: Planning = PLAIN) -> Plan:
-    """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them."""
+def plan_graph(
+    graph: Graph, written_slots: Collection[str] = (), planning: Planning = PLAIN, held: Held = NOTHING_HELD
+) -> Plan:
+    """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
+    `held`: outputs that lie at given places of the arena."""
     plan = reuse_values(schedule(lower(prepare(graph))))
     if planning.patterns:
-        plan = drop_cheap(tile(plan), written_slots)
+        plan = drop_cheap(tile(plan), written_slots, held)
     if planning.budget is not None:
-        plan = fit(plan, planning.budget, written_slots)
+        plan = fit(plan, planning.budget, written_slots, held)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
-    placed = place(plan, written_slots)
+    placed = place(plan, written_slots, held)
     check_plan(placed)
     return placed

@@ -10,7 +10,7 @@ from paren.codegen.division import used_bytes
 from paren.codegen.tile import LARGEST
 from paren.data.loader import PREFETCH
 from paren.data.resident import block_steps
-from paren.forecast.plans import Layout, Plans, adds, lay_out
+from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
 from paren.ir.types import DType
 from paren.plan.memory import ALIGNMENT, busiest_step
@@ -28,7 +28,7 @@ class MemoryPlan:
     | part | holds |
     |---|---|
     | parameters, gradients, optimizer, averages | the flat state vectors |
-    | live | the arena that all graphs share: the largest of them |
+    | live | the arena that all graphs share: the largest of them, beside gradients that lie in it |
     | inputs | batches read ahead, the one that trains, and one of an evaluation |
     | products | packed operands of products, for each thread |
     | saving | what a checkpoint's chunk needs beside the state |
@@ -48,9 +48,12 @@ class MemoryPlan:
 def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     """The memory of a run by its plans; the engine and the loader allocate just this."""
     layout = lay_out(program)
-    name, plan = max(plans.all.items(), key=lambda item: item[1].arena_bytes)
+    held = {"accumulate": held_bytes(program, layout)}
+    needs = {name: plan.arena_bytes - held.get(name, 0) for name, plan in plans.all.items()}
+    name = max(needs, key=lambda each: needs[each])
+    plan = plans.all[name]
     parts = state_parts(program, layout) | {
-        "live": max(ALIGNMENT, plan.arena_bytes),
+        "live": max(ALIGNMENT, needs[name]),
         "inputs": _loader_bytes(program) + _table_bytes(program),
         "products": _product_bytes(plans),
         "saving": _saving_bytes(layout),

@@ -16,11 +16,13 @@ from paren.passes.assemble import (
     diagnosis,
     evaluation,
     finish_graph,
+    gradient_slot,
     resize_flat,
     update_graph,
 )
 from paren.pipeline import PLAIN, Planning, plan_graph
 from paren.plan.decision import Decision, Pattern
+from paren.plan.memory import NOTHING_HELD, Held
 from paren.plan.plan import Plan
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
@@ -98,10 +100,12 @@ class Plans:
 
 @dataclass(frozen=True, eq=False)
 class RunGraph:
-    """A graph that a run calls, not yet simplified. `written`: outputs that fill states without reading them."""
+    """A graph that a run calls, not yet simplified. `written`: outputs that fill states without reading them. `held`:
+    outputs that lie at given places of the arena."""
 
     graph: Graph
     written: tuple[str, ...] = ()
+    held: Held = NOTHING_HELD
 
 
 def run_graphs(program: Program) -> dict[str, RunGraph]:
@@ -111,7 +115,7 @@ def run_graphs(program: Program) -> dict[str, RunGraph]:
     span = program.loss.outputs["loss"].span
     graphs = {
         "initialize": RunGraph(program.initialize, tuple(slot.name for slot in program.parameters)),
-        "accumulate": _filling(accumulation(program, adding=adds(program))),
+        "accumulate": _accumulate(program, layout),
         "finish": _filling(finish_graph(layout.trained, program.run.clip, span)),
         "evaluate": RunGraph(evaluation(program)),
     }
@@ -131,7 +135,9 @@ def run_graphs(program: Program) -> dict[str, RunGraph]:
 def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
     """Plans everything; needs no device. The budget of `planning` holds for each graph's arena."""
     graphs = run_graphs(program)
-    distinct = {id(each): plan_graph(each.graph, each.written, planning) for each in dict.fromkeys(graphs.values())}
+    distinct = {
+        id(each): plan_graph(each.graph, each.written, planning, each.held) for each in dict.fromkeys(graphs.values())
+    }
     plans = {name: distinct[id(each)] for name, each in graphs.items()}
     return Plans(
         plans["initialize"],
@@ -150,14 +156,17 @@ def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
 
 
 def shrink_plans(program: Program, plans: Plans, budget: int) -> Plans:
-    """The plans with those made again that take more than `budget` bytes, with values computed again as far as that
-    helps. What is left may still be larger."""
+    """The plans with those made again that take more than `budget` bytes beside the gradients, with values computed
+    again as far as that helps. What is left may still be larger."""
     planning = replace(plans.planning, budget=budget)
     graphs = run_graphs(program)
 
     def shrunk(name: str, plan: Plan) -> Plan:
         each = graphs[name]
-        return plan if plan.arena_bytes <= budget else plan_graph(each.graph, each.written, planning)
+        least = budget + each.held.bytes
+        if plan.arena_bytes <= least:
+            return plan
+        return plan_graph(each.graph, each.written, replace(planning, budget=least), each.held)
 
     return replace(
         plans,
@@ -201,6 +210,23 @@ def diagnosis_name(name: str) -> str:
 def adds(program: Program) -> bool:
     """Whether a step makes several calls of `accumulate`, which add to its sums; the only one would fill them."""
     return program.calls > 1
+
+
+def _accumulate(program: Program, layout: Layout) -> RunGraph:
+    """The training graph. The gradients of a step's only call lie at the beginning of its arena, where the activations
+    that a gradient is made from may have been before it."""
+    if adds(program):
+        return _filling(accumulation(program, adding=True))
+    graph = accumulation(program, adding=False)
+    names = {gradient_slot(name): 4 * offset for name, offset in layout.offsets.items() if offset < layout.trained}
+    held = {name: names[name] for name in graph.outputs if name in names}
+    written = tuple(name for name in graph.outputs if name not in held)
+    return RunGraph(graph, written, Held(held, held_bytes(program, layout)))
+
+
+def held_bytes(program: Program, layout: Layout) -> int:
+    """Bytes of the gradients that lie at the beginning of the arena: all, if a step makes one call, else none."""
+    return 0 if adds(program) else 4 * layout.trained
 
 
 def _filling(graph: Graph) -> RunGraph:

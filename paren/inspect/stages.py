@@ -71,7 +71,7 @@ def show_fused(program: Program) -> str:
 
 def show_plan(program: Program) -> str:
     """The steps of each plan with their buffers, and where the buffers lie."""
-    plans = {name: plan_graph(each.graph, each.written) for name, each in _distinct(program).items()}
+    plans = {name: plan_graph(each.graph, each.written, held=each.held) for name, each in _distinct(program).items()}
     return "\n".join(line for name, plan in plans.items() for line in _plan_lines(name, plan))
 
 
@@ -111,7 +111,7 @@ def show_code(program: Program) -> str:
     """The LLVM text of every distinct kernel."""
     kernels: dict[str, Kernel] = {}
     for each in _distinct(program).values():
-        kernels |= kernels_of(plan_graph(each.graph, each.written))
+        kernels |= kernels_of(plan_graph(each.graph, each.written, held=each.held))
     return "\n".join(f"; {kernel.name}\n{emit_kernel(kernel, kernel.name)}" for kernel in kernels.values())
 
 

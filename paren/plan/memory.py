@@ -6,9 +6,10 @@ The order of the steps is the graph's; this pass adds only the copies that a sta
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TypeVar
 
 from paren.plan.kernel import Kernel
@@ -18,16 +19,34 @@ from paren.plan.sharing import may_share
 ALIGNMENT = 64  # bytes; a cache line and the widest vector
 
 
-def place(plan: Plan, written_slots: Collection[str] = ()) -> Plan:
+@dataclass(frozen=True)
+class Held:
+    """A vector at the beginning of the arena of which outputs are parts: their offsets in bytes by name, and its size.
+
+    Before an output is written other values may lie in its part, as in all of the arena; what lies between the parts
+    is never touched.
+    """
+
+    offsets: Mapping[str, int]
+    bytes: int
+
+
+NOTHING_HELD = Held(MappingProxyType({}), 0)
+
+
+def place(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_HELD) -> Plan:
     """The plan with state updates resolved, lifetimes and arena offsets filled in.
 
     Outputs named as a state input, or listed in `written_slots` (slots that the graph fills without reading, as an
     initializer does), end in that slot: written there directly where no later step reads the old content, else copied.
+    Outputs that are `held` end in their part of the arena in the same way.
     """
-    plan = _resolve_state(plan, written_slots)
+    plan = _resolve_state(plan, written_slots, held)
     lifetimes = _lifetimes(plan)
-    allocations = _share(plan, lifetimes)
-    offsets, arena_bytes = _assign(allocations)
+    fixed = {plan.outputs[name]: offset for name, offset in held.offsets.items() if name in plan.outputs}
+    allocations = _share(plan, lifetimes, fixed)
+    offsets, arena_bytes = _assign(allocations, _reserve(plan, lifetimes, fixed, held.bytes))
+    offsets |= fixed
     buffers = tuple(
         replace(
             buffer,
@@ -75,14 +94,15 @@ def substitute(step: S, old: int, new: int) -> S:
 # State updates ------------------------------------------------------------------------------------------------------
 
 
-def _resolve_state(plan: Plan, written_slots: Collection[str]) -> Plan:
+def _resolve_state(plan: Plan, written_slots: Collection[str], held: Held) -> Plan:
     buffers = {buffer.id: buffer for buffer in plan.buffers}
     slots = {buffer.name: buffer.id for buffer in plan.buffers if buffer.place is Place.STATE}
     next_id = max(buffers, default=-1) + 1
     for name in plan.outputs:
-        if name in written_slots and name not in slots:
+        if (name in written_slots or name in held.offsets) and name not in slots:
+            where = Place.ARENA if name in held.offsets else Place.STATE
             filled = buffers[plan.outputs[name]]
-            buffers[next_id] = replace(filled, id=next_id, name=name, place=Place.STATE)
+            buffers[next_id] = replace(filled, id=next_id, name=name, place=where)
             slots[name] = next_id
             next_id += 1
     outputs = dict(plan.outputs)
@@ -162,14 +182,17 @@ class Allocation:
     buffers: list[int]
 
 
-def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]]) -> list[Allocation]:
-    """One allocation per arena buffer, except that an output may take over the bytes of an input that ends with it."""
+def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Collection[int]) -> list[Allocation]:
+    """One allocation per arena buffer that is not fixed, except that an output may take over the bytes of an input
+    that ends with it."""
     by_id = {buffer.id: buffer for buffer in plan.buffers}
     allocation_of: dict[int, Allocation] = {}
     for i, step in enumerate(plan.steps):
         for written in writes_of(step):
             buffer = by_id[written]
             if buffer.place is not Place.ARENA or lifetimes[written][0] != i or written in allocation_of:
+                continue
+            if written in fixed:
                 continue
             size = _aligned(buffer.type.bytes)
             shared = _ending_input(step, i, buffer, by_id, lifetimes, allocation_of)
@@ -208,11 +231,29 @@ def _ending_input(
 # Offsets ------------------------------------------------------------------------------------------------------------
 
 
-def _assign(allocations: list[Allocation]) -> tuple[dict[int, int], int]:
-    """Offsets by size, largest first: each allocation at the lowest gap among those alive at the same time."""
-    placed: list[tuple[int, int, Allocation]] = []  # (offset, end, allocation), sorted by offset
+Placed = tuple[int, int, Allocation]  # (offset, end, allocation)
+
+
+def _reserve(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Mapping[int, int], size: int) -> list[Placed]:
+    """The fixed buffers at their places, and what lies between them for the whole time, sorted by offset."""
+    bytes_of = {buffer.id: buffer.type.bytes for buffer in plan.buffers}
+    placed: list[Placed] = []
+    end = 0
+    for id, offset in sorted(fixed.items(), key=lambda item: item[1]):
+        if offset > end:
+            placed.append((end, offset, Allocation(offset - end, 0, len(plan.steps), [])))
+        end = offset + bytes_of[id]
+        placed.append((offset, end, Allocation(bytes_of[id], *lifetimes[id], [id])))
+    if size > end:
+        placed.append((end, size, Allocation(size - end, 0, len(plan.steps), [])))
+    return placed
+
+
+def _assign(allocations: list[Allocation], placed: list[Placed]) -> tuple[dict[int, int], int]:
+    """Offsets by size, largest first: each allocation at the lowest gap among those alive at the same time. `placed`
+    are there already, sorted by offset."""
     offsets: dict[int, int] = {}
-    total = 0
+    total = max((end for _, end, _ in placed), default=0)
     for allocation in sorted(allocations, key=lambda a: (-a.bytes, a.first, a.buffers[0])):
         offset = 0
         for start, end, other in placed:

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from paren.plan.cost import step_cost
 from paren.plan.decision import Decision, Pattern
-from paren.plan.memory import place, reads_of
+from paren.plan.memory import NOTHING_HELD, Held, place, reads_of
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
 
@@ -41,7 +41,7 @@ class Candidate:
     seconds: float
 
 
-def drop_cheap(plan: Plan, written_slots: Collection[str] = (), kept: Kept = Kept()) -> Plan:
+def drop_cheap(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_HELD, kept: Kept = Kept()) -> Plan:
     """The unplaced plan with every large value made again that one kernel makes from what is kept anyway: normalised
     values, activations. Only if that makes the arena smaller."""
     uses = uses_of(plan)
@@ -50,17 +50,19 @@ def drop_cheap(plan: Plan, written_slots: Collection[str] = (), kept: Kept = Kep
     ]
     chosen = _compatible(found, sum(candidate.bytes for candidate in found))
     changed = _apply(plan, chosen)
-    before, after = (place(each, written_slots).arena_bytes for each in (plan, changed))
+    before, after = (place(each, written_slots, held).arena_bytes for each in (plan, changed))
     if before - after <= WORTH * before:
         return plan
     reason = f"{len(chosen)} values that one kernel makes from what is kept anyway"
     return _decided(changed, reason, before - after)
 
 
-def fit(plan: Plan, budget: int, written_slots: Collection[str] = (), kept: Kept = Kept()) -> Plan:
+def fit(
+    plan: Plan, budget: int, written_slots: Collection[str] = (), held: Held = NOTHING_HELD, kept: Kept = Kept()
+) -> Plan:
     """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
-    bytes, or until there is nothing left that helps. `written_slots` as for `place`."""
-    start = placed = place(plan, written_slots).arena_bytes
+    bytes, or until there is nothing left that helps. `written_slots` and `held` as for `place`."""
+    start = placed = place(plan, written_slots, held).arena_bytes
     best = plan
     seconds = 0.0
     for _ in range(ROUNDS):
@@ -71,7 +73,7 @@ def fit(plan: Plan, budget: int, written_slots: Collection[str] = (), kept: Kept
         found = [c for c in _candidates(best, uses, kept) if uses.touching[c.again.value][0] < busiest < c.again.before]
         chosen = _compatible(found, placed - budget)
         changed = _apply(best, chosen)
-        arena = place(changed, written_slots).arena_bytes
+        arena = place(changed, written_slots, held).arena_bytes
         if arena >= placed:
             break
         seconds += sum(candidate.seconds for candidate in chosen)

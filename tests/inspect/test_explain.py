@@ -298,7 +298,7 @@ def test_a_report_that_cannot_be_written_has_a_code(gpt: Experiment, tmp_path: P
 def test_degrees_of_stacking_that_fit_a_card(gpt: Experiment) -> None:
     """The highest one is found among the divisors of the microbatches, and is what its own plan needs."""
     first = Candidate(gpt.program, gpt.plans, memory_of(gpt.program, gpt.plans))
-    needed = {degree: make_candidate(gpt.program, degree).memory.planned for degree in (1, 2, 4)}
+    needed = {degree: make_candidate(first, degree).memory.planned for degree in (1, 2, 4)}
     assert most_stacked(first, needed[1] - 1) is None
     assert most_stacked(first, needed[1]) == most_stacked(first, needed[2] - 1) == (1, needed[1])
     assert most_stacked(first, needed[2]) == most_stacked(first, needed[4] - 1) == (2, needed[2])
