@@ -17,7 +17,7 @@ from paren.inspect.stages import SHOWN
 from paren.text.codes import CODES
 
 LATER_COMMANDS = ("plan", "train", "analyze", "verify", "prune", "results", "report")
-LATER_OPTIONS = ("--patterns", "--tf32", "--parallel", "--workers", "--stacking")
+LATER_OPTIONS = ("--tf32", "--parallel", "--workers")
 
 
 def small_with(old: str, new: str) -> str:

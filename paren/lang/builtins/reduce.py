@@ -90,7 +90,7 @@ def _define_position(name: str) -> None:
         )
         if tensor.shape[along] >= 2**31:
             raise session.error(
-                "E-TYPE-009",
+                "E-TYPE-006",
                 f"{name} counts positions as int32, and the axis has {tensor.shape[along]} elements",
                 site,
                 at=argument(site, 0),
