@@ -21,6 +21,7 @@ from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
+from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import Candidate, most_stacked, predict, shrink
 from paren.forecast.target import absent_target, present_target
 from paren.inspect.compiling import compile_plans
@@ -177,7 +178,7 @@ class Experiment:
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
         choice = predict(self._first(patterns, target.memory), stacking, target.memory, target.limits)
-        candidate = choice.candidate
+        candidate = choose_saving(choice.candidate, target.memory if size is not None else target.memory // 2)
         compiling = compile_plans(candidate.plans, opened)
         return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
 

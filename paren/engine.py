@@ -241,6 +241,11 @@ class CompiledEngine:
                     roles[f"{name}/average"] = "average"
         return roles
 
+    @property
+    def copies_state(self) -> bool:
+        """Whether the plan has memory for a copy of the state."""
+        return self.plans.copies_state
+
     def slots(self) -> dict[str, Array]:
         """Live views of all persistent state by slot name."""
         layout = self.layout

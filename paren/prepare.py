@@ -12,6 +12,7 @@ from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
+from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import (
     FORCED,
     LOWERED,
@@ -67,7 +68,7 @@ class Preparation:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
         free = usable_memory(self.memory)
         choice = self._choose(stored.get("stacking") if stored is not None else None, free)
-        candidate = choice.candidate
+        candidate = choose_saving(choice.candidate, self._most(free))
         return Prepared(
             identity={**self.identity, "stacking": candidate.stacking},
             data=self.splits(candidate),
@@ -86,8 +87,11 @@ class Preparation:
             return Choice(first, ONLY if len(degrees(first.program.run)) == 1 else LOWERED)
         if isinstance(stored, int):
             return self._as_before(stored, free)
-        # Where nobody set a limit, other programs keep half of what is free.
-        return self._automatic(free.bytes if self.memory is not None else free.bytes // 2)
+        return self._automatic(self._most(free))
+
+    def _most(self, free: Available) -> int:
+        """Bytes for what only makes a run faster: where nobody set a limit, half of what is free stays for others."""
+        return free.bytes if self.memory is not None else free.bytes // 2
 
     def _as_before(self, stored: int, free: Available) -> Choice:
         """The stored degree, or the highest below it that still fits."""

@@ -31,7 +31,7 @@ class MemoryPlan:
     | live | the arena that all graphs share: the largest of them, beside gradients that lie in it |
     | inputs | batches read ahead, the one that trains, and one of an evaluation |
     | products | packed operands of products, for each thread |
-    | saving | what a checkpoint's chunk needs beside the state |
+    | saving | what a checkpoint's chunk needs beside the state; the copy of the state, where one is written |
     | host | Python's own objects |
     """
 
@@ -52,11 +52,13 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     needs = {name: plan.arena_bytes - held.get(name, 0) for name, plan in plans.all.items()}
     name = max(needs, key=lambda each: needs[each])
     plan = plans.all[name]
-    parts = state_parts(program, layout) | {
+    state = state_parts(program, layout)
+    copy = sum(size for part, size in state.items() if part != "gradients") if plans.copies_state else 0
+    parts = state | {
         "live": max(ALIGNMENT, needs[name]),
         "inputs": _loader_bytes(program) + _table_bytes(program),
         "products": _product_bytes(plans),
-        "saving": _saving_bytes(layout),
+        "saving": _saving_bytes(layout) + copy,
         "host": HOST,
     }
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""

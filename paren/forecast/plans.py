@@ -74,7 +74,8 @@ def lay_out(program: Program) -> Layout:
 @dataclass(frozen=True)
 class Plans:
     """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
-    about the whole run; each plan has its own. `planning` is how they were made."""
+    about the whole run; each plan has its own. `planning` is how they were made.
+    `copies_state`: checkpoints are written from a copy of the state, for which the run has the memory."""
 
     initialize: Plan
     accumulate: Plan
@@ -84,6 +85,7 @@ class Plans:
     diagnostics: Mapping[str, Plan]
     decisions: tuple[Decision, ...] = ()
     planning: Planning = PLAIN
+    copies_state: bool = False
 
     @property
     def all(self) -> dict[str, Plan]:

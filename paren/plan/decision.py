@@ -30,6 +30,7 @@ class Pattern(Enum):
     EPILOGUE = "work inside a product"
     PRECISION = "products in the faster type"
     CALL = "one native call a step"
+    SAVING = "saving while training"
 
 
 @dataclass(frozen=True)

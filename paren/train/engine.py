@@ -42,11 +42,15 @@ class Engine(Protocol):
 
     `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `baseline_bytes`: anonymous
     resident memory of the process when all was compiled and nothing of the plan was allocated yet. `longest`: the most
-    steps that one call makes, 1 if the engine makes them one by one.
+    steps that one call makes, 1 if the engine makes them one by one. `copies_state`: whether the plan has memory for a
+    copy of the state, from which checkpoints are written while training goes on.
     """
 
     baseline_bytes: int
     longest: int
+
+    @property
+    def copies_state(self) -> bool: ...
 
     @property
     def roles(self) -> Mapping[str, str]: ...

@@ -41,10 +41,11 @@ def train(session: Session) -> str:
     session.status.running(TRAINING)
     if session.profile is not None:
         session.profile.begin(first, session.stop)
-    with session.data.batches(first, session.stop) as batches:
+    with session.saver, session.data.batches(first, session.stop) as batches:
         while state.step < session.stop and not session.signals.stop_asked:
             step = train_steps(session, batches)
             session.status.progress(state.step, state.samples)
+            session.saver.settle()
             if _evaluation_due(session):
                 evaluated = evaluate(session)
                 _judge(session, evaluated)
@@ -55,8 +56,8 @@ def train(session: Session) -> str:
             if state.stopped_early:
                 session.progress.notice(f"step {state.step}: stopped early, the last evaluations were no better")
                 break
-    if state.step not in (first, saved):
-        save(session)
+        if state.step not in (first, saved):
+            save(session)
     if state.stopped_early or state.step == session.total:
         return COMPLETE
     if session.signals.stop_asked:
@@ -140,17 +141,15 @@ def weighted_means(engine: Engine, microbatches: Iterable[Microbatch]) -> dict[s
 
 
 def save(session: Session) -> int:
-    """Publishes a checkpoint of the state; returns its step."""
+    """Publishes a checkpoint of the state, or begins to; returns its step."""
     state = session.state
+    goes_on = not (state.step == session.stop or state.stopped_early or session.signals.stop_asked)
     session.progress.phase("saving")
     session.status.running("saving")
-    session.metrics.sync()
     if session.events is not None:
         session.events.flush()
     with profiled(session.profile, f"checkpoint {state.step}", "save"):
-        session.checkpoints.save(session.engine.slots(), session.engine.roles, state, session.metrics.size)
-    kept = [each.manifest.loop.best for each in session.checkpoints.all()[0]]
-    session.best.retire({best.file for best in [*kept, state.best] if best is not None})
+        session.saver.save(session.metrics.size, session.metrics.sync, goes_on=goes_on)
     session.status.running(TRAINING)
     session.progress.phase("")
     return state.step

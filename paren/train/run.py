@@ -32,6 +32,7 @@ from paren.train.profile import Profile
 from paren.train.progress import ProgressView
 from paren.train.resume import Candidates, find_checkpoints, restore_newest, stored_identity
 from paren.train.run_directory import Place
+from paren.train.saving import Saver
 from paren.train.session import Session
 from paren.train.signals import StopSignals
 from paren.train.start_from import load_weights
@@ -146,7 +147,7 @@ class Start:
             best.follow(state.best, self.progress.notice)
             lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size))
             if not lines.size:
-                lines.annotate(state.step, "memory", **engine.memory())
+                lines.annotate(state.step, "memory", **engine.memory(), saves_while_training=engine.copies_state)
                 for kind, values in prepared.annotations.items():
                     lines.annotate(state.step, kind, **values)
                 if resumed:
@@ -159,7 +160,15 @@ class Start:
                 total=total,
                 stop=stop,
                 evaluate_every=every,
-                checkpoints=store,
+                saver=Saver(
+                    store,
+                    best,
+                    state,
+                    engine.slots(),
+                    engine.roles,
+                    self.progress.notice,
+                    copies=engine.copies_state,
+                ),
                 best=best,
                 metrics=lines,
                 events=closing.enter_context(EventFiles(out, state.step)) if self.options.tensorboard else None,
@@ -187,6 +196,8 @@ class Start:
         planned = session.engine.memory().get("planned", 0)
         if planned and session.peak_bytes:
             self.progress.notice(f"memory: {describe_peak(session.peak_bytes, planned)}")
+        if told := session.saver.describe():
+            self.progress.notice(f"saving: {told}")
         if ended == AT_SIGNAL:
             return self._stopped(file)
         if state.updates == 0:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paren.train.best import BestStore
-from paren.train.checkpoint import CheckpointStore
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
 from paren.train.experiment import Experiment, TrainingData
 from paren.train.metrics import MetricsWriter
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
+from paren.train.saving import Saver
 from paren.train.signals import StopSignals
 from paren.train.state import Json, LoopState
 from paren.train.status import StatusFile
@@ -45,7 +45,7 @@ class Session:
     total: int
     stop: int
     evaluate_every: int | None
-    checkpoints: CheckpointStore
+    saver: Saver
     best: BestStore
     metrics: MetricsWriter
     events: EventFiles | None

@@ -72,7 +72,7 @@ class Trainer:
             total=made.run.steps or 0,
             stop=made.run.steps or 0,
             evaluate_every=None,
-            checkpoints=unused,
+            saver=unused,
             best=unused,
             metrics=self.lines,  # type: ignore[arg-type]
             events=None,

@@ -95,6 +95,7 @@ class LinearEngine:
     """
 
     baseline_bytes = 0
+    copies_state = False
     longest = 1
 
     def __init__(
@@ -232,6 +233,7 @@ class Trial:
     before: Callable[[str, int], None] = lambda name, step: None
     settings: Mapping[str, Any] = field(default_factory=lambda: {"rate": 0.05})
     identity: Mapping[str, Any] = field(default_factory=lambda: {"device": "cpu"})
+    copies_state: bool = False
     engine: LinearEngine | None = None
     listener: Listener = field(default_factory=Listener)
     signals: StopSignals = field(default_factory=StopSignals)
@@ -256,6 +258,7 @@ class Trial:
 
     def _make(self) -> LinearEngine:
         self.engine = LinearEngine(self.before, clip=self.run.clip)
+        self.engine.copies_state = self.copies_state
         return self.engine
 
     def state_bytes(self) -> dict[str, bytes]:
