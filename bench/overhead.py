@@ -18,6 +18,7 @@ from statistics import median
 import paren
 from bench.paren_contestant import FILES
 from bench.workloads.sizes import WORKLOADS, LanguageModel
+from paren.plan.decision import Pattern
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.task import Runs, Task
 
@@ -116,7 +117,13 @@ def measure(name: str, steps: int, threads: int, folder: Path, native: NativeTim
     view = View(native)
     with tempfile.TemporaryDirectory(dir=folder) as out:
         view.out = Path(out)
-        paren.load(FILES / "evaluated.paren", variant=name, set=settings).run(out=out, threads=threads, progress=view)
+        experiment = paren.load(FILES / "evaluated.paren", variant=name, set=settings)
+        explained = experiment.explain(device="cpu", threads=threads)
+        if any(each.pattern is Pattern.SAVING and each.fired for each in explained.patterns):
+            # No room for a copy of the state: a checkpoint is written before the next step, and can be timed.
+            os.environ["PAREN_MEMORY"] = str(explained.memory.planned - 1)
+        experiment.run(out=out, threads=threads, progress=view)
+        os.environ.pop("PAREN_MEMORY", None)
     every = settings["every"]
     plain = [share for number, share in enumerate(view.outside, start=1) if number > UNTIMED and number % every]
     outside = median(plain)

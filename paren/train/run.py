@@ -197,7 +197,7 @@ class Start:
         if planned and session.peak_bytes:
             self.progress.notice(f"memory: {describe_peak(session.peak_bytes, planned)}")
         if told := session.saver.describe():
-            self.progress.notice(f"saving: {told}")
+            self.progress.notice(f"checkpoints: {told}")
         if ended == AT_SIGNAL:
             return self._stopped(file)
         if state.updates == 0:

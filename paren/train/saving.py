@@ -78,15 +78,10 @@ class Saver:
             self._retire()
 
     def describe(self) -> str:
-        """`2 checkpoints written while training went on, 1 between steps`; empty if there was none."""
+        """`2 written while training went on, 1 between steps`; empty if there was none."""
         counted = ((self.aside, "while training went on"), (self.between, "between steps"))
-        parts = [f"{count} {when}" for count, when in counted if count]
-        if not parts:
-            return ""
-        noun = "checkpoint" if self.aside + self.between == 1 else "checkpoints"
-        first, *rest = parts
-        count, _, when = first.partition(" ")
-        return ", ".join([f"{count} {noun} written {when}", *rest])
+        first, *rest = [f"{count} {when}" for count, when in counted if count] or [""]
+        return ", ".join([first.replace(" ", " written ", 1), *rest])
 
     def __enter__(self) -> Saver:
         return self

@@ -175,9 +175,9 @@ def final_state(out: Path) -> dict[str, object]:
 
 
 def metric_lines(out: Path) -> list[dict[str, object]]:
-    """The lines of the metrics file without time, throughput and memory."""
+    """The lines of the metrics file without time, throughput and memory, which is what is free."""
     lines = [without_measured(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line.get("annotation") != "resumed"]
+    return [line for line in lines if line.get("annotation") not in ("resumed", "memory")]
 
 
 def status_of(out: Path) -> Status:

@@ -20,11 +20,19 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return Trial.make(tmp_path_factory.mktemp("gpt"), "gpt")
 
 
+@pytest.fixture
+def between(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for the plan, and not for a copy of the state: checkpoints are written between two steps."""
+    planned = trial.experiment.explain(device="cpu", threads=1, stacking=1).memory.planned
+    monkeypatch.setenv("PAREN_MEMORY", str(planned - 1))
+
+
 def assert_resumes(trial: Trial, out: Path) -> None:
     assert trial.run(out, resume="auto").ended in ("complete", "done")
     assert_equal_runs(out, trial.whole)
 
 
+@pytest.mark.usefixtures("between")
 @pytest.mark.parametrize(
     ("event", "place", "number", "step"),
     [
@@ -77,6 +85,33 @@ def test_a_signal_before_step_1_leaves_no_checkpoint(
     assert_resumes(trial, out)
 
 
+@pytest.mark.parametrize(
+    ("event", "place", "number", "earliest"),
+    [
+        ("evaluate", 2, signal.SIGINT, 10),
+        ("save", 2, signal.SIGINT, 4),
+        ("save", SAVE - 1, signal.SIGTERM, 4),  # published, not yet followed
+        ("save", SAVE + 12, signal.SIGTERM, 4),
+    ],
+)
+def test_a_signal_waits_for_what_is_written_while_training_goes_on(
+    trial: Trial, tmp_path: Path, event: str, place: int, number: signal.Signals, earliest: int
+) -> None:
+    """Training may be some steps ahead of the write in which the signal comes."""
+    out = tmp_path / "run"
+    code, printed, shown = run_signalled(int(number), 1, event, place, *trial.command(out))
+    status = status_of(out)
+    assert (code, printed) in ((CODES[number], f"{out}\n"), (0, f"{out}\n"))
+    assert status.state == ("complete" if code == 0 else "stopped")
+    assert status.step >= earliest
+    assert newest(out).name == f"{status.step:06d}"
+    assert "while training went on" in shown
+    assert "Traceback" not in shown
+    assert not list(out.rglob(".temporary*"))
+    assert_resumes(trial, out)
+
+
+@pytest.mark.usefixtures("between")
 @pytest.mark.parametrize(
     ("event", "place", "number", "step"),
     [
