@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from paren.ir.types import DType, TensorType
 from paren.plan.memory import busiest_step
 from paren.plan.plan import Buffer, Copy, Place, Plan
 from paren.text.source import Source, Span
-from paren.train.read_run import read_metrics
+from paren.train.read_run import read_annotations, read_metrics
 
 SPAN = Span(Source("f.paren", "x"), 0, 1)
 
@@ -88,7 +89,8 @@ print(json.dumps(peak - baseline))
 
 def test_a_run_takes_what_was_planned(tmp_path: Path) -> None:
     """With evaluations, checkpoints and the best parameters inside the run; another thread looks on."""
-    planned = memory_of(*planned_of(write_gpt(tmp_path))).planned
+    program, plans = planned_of(write_gpt(tmp_path))
+    planned = memory_of(program, replace(plans, copies_state=True)).planned
     done = subprocess.run(
         [sys.executable, "-c", OUTSIDE], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
@@ -96,6 +98,8 @@ def test_a_run_takes_what_was_planned(tmp_path: Path) -> None:
     outside = json.loads(done.stdout.splitlines()[-1])
     inside = np.nanmax(read_metrics(tmp_path / "out")["runtime/peak_bytes"])
     assert planned > 40 << 20
+    (annotation,) = [each for each in read_annotations(tmp_path / "out") if each["annotation"] == "memory"]
+    assert (annotation["planned"], annotation["saves_while_training"]) == (planned, True)
     for peak in (inside, outside):
         assert abs(peak / planned - 1) < 0.03, (inside, outside, planned)
 

@@ -369,7 +369,8 @@ def test_a_line_holds_what_was_computed_and_measured(tmp_path):
     trial = Trial(tmp_path / "run", run_form(steps=1, **PLAIN), validation=False)
     trial.start()
     first, second = map(json.loads, (trial.out / "metrics.jsonl").read_text().splitlines())
-    assert first == {"step": 0, "annotation": "memory", "planned": 4096, "parameters": 20}
+    memory = {"planned": 4096, "parameters": 20, "saves_while_training": False}
+    assert first == {"step": 0, "annotation": "memory", **memory}
     assert list(second) == [
         "step",
         "loss",
