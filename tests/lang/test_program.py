@@ -102,16 +102,17 @@ def test_examples_have_a_smoke_variant(name: str) -> None:
     assert sum(s.type.size for s in smoke.parameters) < sum(s.type.size for s in whole.parameters)
 
 
-def test_rows_default_to_a_microbatch_and_can_be_set() -> None:
+def test_rows_are_those_of_the_microbatches_in_a_call() -> None:
     text = """
     (defdata d (python "f.py" g :fields ((x float32 [4]))))
     (defmodel m ((x float32 [4])) (linear x 1))
     (defrun :data d :loss (sum (m x)) :optimizer (adam) :batch 10 :microbatches 4 :steps 1)
     """
     assert load(text).rows == 3
-    made = load(text, rows=7)
-    assert made.rows == 7
-    assert made.loss.outputs["loss"].shape == (7,)
+    assert load(text, microbatches=2).rows == 5
+    made = load(text, stacking=2)
+    assert made.rows == 6
+    assert made.loss.outputs["loss"].shape == (6,)
 
 
 DROPOUT = "(let ((_ (param unused [1] :init 0))) (dropout (+ (dropout x 0.25) 1) 0.25))"
