@@ -86,7 +86,7 @@ def _check_parts(loop: Loop, step: Product, pieces: tuple[Piece, ...]) -> None:
     else:
         starts = 1 if cut == [2] else len(parts)
     begun = sum(not part.accumulate for part in parts)
-    if begun not in (starts, 1 if len(parts) == 1 else starts) or (starts == 1 and parts[0].accumulate):
+    if begun != starts or (starts == 1 and parts[0].accumulate):
         raise InternalError("plan", f"{begun} pieces of {name} begin a sum, not {starts}")
     if starts == 1 and (parts[0].m, parts[0].n) != (step.m, step.n):
         raise InternalError("plan", f"the first piece of {name} does not fill its result")
@@ -95,11 +95,7 @@ def _check_parts(loop: Loop, step: Product, pieces: tuple[Piece, ...]) -> None:
 def _check_places(loop: Loop, piece: Piece, buffers: Mapping[int, Buffer]) -> None:
     """What a piece touches lies within its buffers, at all indices of the loop."""
     step = piece.step
-    if isinstance(step, Launch):
-        ids = step.buffers
-    else:
-        ids = (step.a.buffer, step.b.buffer, step.c.buffer)
-    for number, id in enumerate(ids):
+    for number, id in enumerate(piece.buffers):
         low, high = _reach(step, number, piece, loop)
         size = loop.lane if id == loop.scratch else buffers[id].type.bytes
         if id != loop.scratch and buffers[id].type.dtype is not piece.dtypes[number]:

@@ -144,6 +144,12 @@ class Piece:
     rows: int = 0
     row_moves: tuple[int, ...] = ()
 
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Ids of the buffers of its parameters."""
+        step = self.step
+        return step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
+
 
 @dataclass(frozen=True)
 class Loop:

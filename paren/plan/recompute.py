@@ -125,7 +125,7 @@ def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int]
     stored = {i for i in written if launch.buffers[i] in wanted}
     if stored == written:
         return launch
-    kernel = _load_whatis_needed(kernel, {i for i in written - stored if launch.buffers[i] in alive})
+    kernel = _load_what_is_kept(kernel, {i for i in written - stored if launch.buffers[i] in alive})
     needed = needed_values(kernel, stored)
     loaded = {
         s.access.parameter for stage in kernel.stages for s in stage.body if isinstance(s, Load) and s.result in needed
@@ -155,7 +155,7 @@ def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int]
     return replace(launch, kernel=cut, buffers=tuple(launch.buffers[i] for i in used))
 
 
-def _load_whatis_needed(kernel: Kernel, kept: Collection[int]) -> Kernel:
+def _load_what_is_kept(kernel: Kernel, kept: Collection[int]) -> Kernel:
     """The kernel with a load in place of every value that equals one which it stores to a `kept` parameter, at the
     same place of the same loop."""
     classes = equal_values(kernel)

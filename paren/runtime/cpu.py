@@ -182,26 +182,27 @@ class CpuDevice:
     ) -> tuple[Words, tuple[object, ...]]:
         """The record of a piece, int64[1 WORDS], and what it points to."""
         step = piece.step
-        ids = step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
         offsets = [offset * dtype.bytes for offset, dtype in zip(piece.offsets, piece.dtypes, strict=True)]
         held: tuple[object, ...] = ()
         if isinstance(step, Launch):
             loaded = self._kernels[_key(step.kernel, arrange(step.kernel).lane is not None)]
-            pointers = np.zeros(len(ids), np.uint64)
-            places, units = tuple(range(len(ids))), piece.rows
+            pointers = np.zeros(len(piece.buffers), np.uint64)
+            places, units = tuple(range(len(piece.buffers))), piece.rows
         else:
             bound = self._product(step, piece.dtypes)
             loaded, pointers, places, held = bound.loaded, bound.pointers, bound.places, bound.held
             units, threads = loaded.units, threads if loaded.work >= PARALLEL_PRODUCT else 1
         if len(pointers) > MOST_POINTERS:
-            raise InternalError("runtime", f"{step.nodes[0]} has {len(ids)} parameters, a loop takes {MOST_POINTERS}")
-        for place, id, offset in zip(places, ids, offsets, strict=True):
+            raise InternalError(
+                "runtime", f"{step.nodes[0]} has {len(piece.buffers)} parameters, a loop takes {MOST_POINTERS}"
+            )
+        for place, id, offset in zip(places, piece.buffers, offsets, strict=True):
             cells[id].watch(pointers, place, offset)
-        table, lanes = _tables(loop, piece, ids, places, len(pointers))
+        table, lanes = _tables(loop, piece, piece.buffers, places, len(pointers))
         record = np.zeros((1, WORDS), np.int64)
         record[0, :5] = (Kind.KERNEL, loaded.address, units, threads, pointers.ctypes.data)
         record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
-        return record, (pointers, *held, table, lanes, *(cells[id] for id in ids))
+        return record, (pointers, *held, table, lanes, *(cells[id] for id in piece.buffers))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)

@@ -72,8 +72,9 @@ class ReferenceDevice:
 def _run_piece(piece: Piece, index: tuple[int, ...], cells: Mapping[int, Cell]) -> None:
     """A piece of a loop at an index of the loop axes, in the first lane of the scratch."""
     step = piece.step
-    ids = step.buffers if isinstance(step, Launch) else (step.a.buffer, step.b.buffer, step.c.buffer)
-    arrays = [cells[id].array.reshape(-1).view(dtype.numpy) for id, dtype in zip(ids, piece.dtypes, strict=True)]
+    arrays = [
+        cells[id].array.reshape(-1).view(dtype.numpy) for id, dtype in zip(piece.buffers, piece.dtypes, strict=True)
+    ]
     offsets = [
         offset + sum(move * i for move, i in zip(moves, index, strict=True))
         for offset, moves in zip(piece.offsets, piece.moves, strict=True)
