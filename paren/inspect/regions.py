@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paren.plan.cost import Cost, step_cost
 from paren.plan.limits import Limits, step_seconds
-from paren.plan.memory import busiest_step, kernels_of, writes_of
+from paren.plan.memory import busiest_step, kernels_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.train.state import Json
 
@@ -139,7 +139,7 @@ def report_graph(name: str, plan: Plan, calls: int, when: str, limits: Limits | 
 def region_of(step: Step, buffers: Mapping[int, Buffer], limits: Limits | None) -> Region:
     """The region of a step; `buffers` are its plan's, by id."""
     inside = {step.scratch} if isinstance(step, Loop) else set()
-    written = [buffers[id_] for id_ in writes_of(step) if id_ not in inside]
+    written = [buffers[id_] for id_ in step.writes if id_ not in inside]
     kind, name = _kind_and_name(step)
     cost = step_cost(step, buffers)
     return Region(

@@ -8,7 +8,6 @@ track of whose content is intact. A step may write over something that it reads 
 from __future__ import annotations
 
 from paren.plan.check_loop import check_loop, check_types
-from paren.plan.memory import reads_of, writes_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 from paren.text.errors import InternalError
@@ -19,7 +18,7 @@ def check_plan(plan: Plan) -> None:
     lies outside the arena or a step outside its buffers."""
     buffers = {buffer.id: buffer for buffer in plan.buffers}
     for number, step in enumerate(plan.steps):
-        for id in (*reads_of(step), *writes_of(step)):
+        for id in (*step.reads, *step.writes):
             if id not in buffers:
                 raise InternalError("plan", f"step {number} names buffer {id}, which the plan does not have")
         _check_fit(number, step, buffers)
@@ -31,17 +30,17 @@ def check_plan(plan: Plan) -> None:
     intact: set[int] = {buffer.id for buffer in plan.buffers if buffer.place is not Place.ARENA}
     written: set[int] = set()
     for number, step in enumerate(plan.steps):
-        for read in reads_of(step):
+        for read in step.reads:
             if read not in intact:
                 state = "overwritten" if read in written else "not yet written"
                 raise InternalError("plan", f"step {number} reads {_text(buffers[read])}, which is {state}")
-        for target in writes_of(step):
+        for target in step.writes:
             if buffers[target].place is Place.INPUT:
                 raise InternalError("plan", f"step {number} writes the input {_text(buffers[target])}")
             _check_overlap(number, step, target, buffers)
             for other in [id for id in intact if id != target and _overlap(buffers[id], buffers[target])]:
                 intact.discard(other)
-        for target in writes_of(step):
+        for target in step.writes:
             intact.add(target)
             written.add(target)
         _check_two_writes(number, step, buffers)
@@ -81,7 +80,7 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
 
 def _check_overlap(number: int, step: Step, target: int, buffers: dict[int, Buffer]) -> None:
     """Within one step, a written buffer may lie on a read one only exactly, and where the kernel allows it."""
-    for read in reads_of(step):
+    for read in step.reads:
         if not _overlap(buffers[read], buffers[target]):
             continue
         if read == target and not isinstance(step, Launch):
@@ -103,7 +102,7 @@ def _allowed(step: Launch, read: int, target: int) -> bool:
 
 
 def _check_two_writes(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
-    targets = sorted(set(writes_of(step)))
+    targets = sorted(set(step.writes))
     for i, first in enumerate(targets):
         for second in targets[i + 1 :]:
             if _overlap(buffers[first], buffers[second]):

@@ -60,16 +60,6 @@ def place(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_
     return replace(plan, buffers=buffers, arena_bytes=arena_bytes)
 
 
-def reads_of(step: Step) -> tuple[int, ...]:
-    """Ids of the buffers whose content a step needs."""
-    return step.reads
-
-
-def writes_of(step: Step) -> tuple[int, ...]:
-    """Ids of the buffers that a step changes."""
-    return step.writes
-
-
 S = TypeVar("S", bound=Step)
 
 
@@ -119,7 +109,7 @@ def _resolve_state(plan: Plan, written_slots: Collection[str], held: Held) -> Pl
     steps += plan.steps
     touching: dict[int, list[int]] = {id: [] for id in buffers}
     for number, step in enumerate(steps):
-        for id in {*reads_of(step), *writes_of(step)}:
+        for id in {*step.reads, *step.writes}:
             touching[id].append(number)
     last_copies: list[Step] = []
     for name, slot in updates.items():
@@ -137,7 +127,7 @@ def _resolve_state(plan: Plan, written_slots: Collection[str], held: Held) -> Pl
 
 def _writes_in_place(steps: list[Step], touching: dict[int, list[int]], result: int, slot: int) -> bool:
     """Whether `result` may be the slot itself: the slot's old content is not needed once the result is begun."""
-    begin = next((i for i in touching[result] if result in writes_of(steps[i])), None)
+    begin = next((i for i in touching[result] if result in steps[i].writes), None)
     touches = touching[slot]
     if begin is None or (touches and touches[-1] > begin):
         return False
@@ -160,7 +150,7 @@ def _lifetimes(plan: Plan) -> dict[int, tuple[int, int]]:
     """First and last step that touches each buffer in use; outputs live to one past the last step, inputs from 0."""
     lifetimes: dict[int, tuple[int, int]] = {}
     for i, step in enumerate(plan.steps):
-        for id in (*reads_of(step), *writes_of(step)):
+        for id in (*step.reads, *step.writes):
             first, _ = lifetimes.get(id, (i, i))
             lifetimes[id] = (first, i)
     end = len(plan.steps)
@@ -188,7 +178,7 @@ def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Collection[
     by_id = {buffer.id: buffer for buffer in plan.buffers}
     allocation_of: dict[int, Allocation] = {}
     for i, step in enumerate(plan.steps):
-        for written in writes_of(step):
+        for written in step.writes:
             buffer = by_id[written]
             if buffer.place is not Place.ARENA or lifetimes[written][0] != i or written in allocation_of:
                 continue
@@ -216,7 +206,7 @@ def _ending_input(
 ) -> Allocation | None:
     if not isinstance(step, Launch):
         return None
-    for read in dict.fromkeys(reads_of(step)):
+    for read in dict.fromkeys(step.reads):
         if read == written.id or by_id[read].place is not Place.ARENA or lifetimes[read][1] != i:
             continue
         allocation = allocation_of.get(read)

@@ -22,7 +22,7 @@ from paren.plan.kernel import (
     Store,
 )
 from paren.plan.kernel_values import equal_values, is_needed, needed_values
-from paren.plan.memory import reads_of, substitute, writes_of
+from paren.plan.memory import substitute
 from paren.plan.plan import Buffer, Launch, Loop, Place, Plan, Product
 
 Repeatable = Launch | Product | Loop
@@ -50,10 +50,10 @@ def uses_of(plan: Plan) -> Uses:
     writers: dict[int, list[int]] = {}
     touching: dict[int, list[int]] = {}
     for number, step in enumerate(plan.steps):
-        written = writes_of(step)
+        written = step.writes
         for id in written:
             writers.setdefault(id, []).append(number)
-        for id in {*reads_of(step), *written}:
+        for id in {*step.reads, *written}:
             touching.setdefault(id, []).append(number)
     return Uses({buffer.id: buffer for buffer in plan.buffers}, writers, touching)
 
@@ -81,7 +81,7 @@ def find_chain(plan: Plan, uses: Uses, value: int, before: int, longest: int = 8
             step = only_results(step, wanted[number], alive)
         assert isinstance(step, Launch | Product | Loop)
         cut[number] = step
-        for read in reads_of(step):
+        for read in step.reads:
             source = uses.buffers[read]
             if source.place is Place.STATE:
                 if any(number < other < before for other in uses.writers.get(read, ())):
@@ -94,7 +94,7 @@ def find_chain(plan: Plan, uses: Uses, value: int, before: int, longest: int = 8
 def _is_repeatable(step: object, uses: Uses) -> bool:
     if not isinstance(step, Launch | Product | Loop) or (isinstance(step, Product) and step.accumulate):
         return False
-    return all(uses.buffers[id].place is Place.ARENA for id in writes_of(step))
+    return all(uses.buffers[id].place is Place.ARENA for id in step.writes)
 
 
 def compute_again(plan: Plan, again: Again) -> tuple[Plan, int]:
@@ -105,7 +105,7 @@ def compute_again(plan: Plan, again: Again) -> tuple[Plan, int]:
     renamed: dict[int, int] = {}
     copies: list[Repeatable] = []
     for step in again.steps:
-        for id in writes_of(step):
+        for id in step.writes:
             last += 1
             renamed[id] = last
             buffers.append(replace(by_id[id], id=last, name=f"{by_id[id].name} again"))

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from paren.plan.cost import step_cost
 from paren.plan.decision import Decision, Pattern
-from paren.plan.memory import NOTHING_HELD, Held, place, reads_of
+from paren.plan.memory import NOTHING_HELD, Held, place
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
 
@@ -125,7 +125,7 @@ def _compatible(found: Iterable[Candidate], excess: int) -> list[Candidate]:
     for candidate in sorted(found, key=lambda c: (c.seconds / c.bytes, c.again.value)):
         if excess <= 0:
             break
-        reads = {id for step in candidate.again.steps for id in reads_of(step)}
+        reads = {id for step in candidate.again.steps for id in step.reads}
         if reads & given_up or candidate.again.value in needed:
             continue
         chosen.append(candidate)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paren.plan.memory import reads_of, writes_of
 from paren.plan.plan import Place, Plan, Step
 
 
@@ -20,7 +19,7 @@ def schedule(plan: Plan) -> Plan:
     needs = dependencies(plan.steps)
     behind: dict[int, int] = {}  # step that moves -> the last step that stays and has to be before it
     for number, step in enumerate(plan.steps):
-        if not arena.intersection(writes_of(step)):
+        if not arena.intersection(step.writes):
             behind[number] = max((behind.get(need, need) for need in needs[number]), default=-1)
     ready: dict[int, list[int]] = {}
     for number, place in behind.items():
@@ -39,7 +38,7 @@ def dependencies(steps: Sequence[Step]) -> list[set[int]]:
     readers: dict[int, set[int]] = {}
     found: list[set[int]] = []
     for number, step in enumerate(steps):
-        reads, writes = reads_of(step), writes_of(step)
+        reads, writes = step.reads, step.writes
         needs = {writer[id] for id in (*reads, *writes) if id in writer}
         for id in writes:
             needs |= readers.get(id, set())

@@ -30,10 +30,6 @@ class Grid:
         """Elements from one index of each loop axis to the next."""
         return tuple(stride * self.rows * self.columns for stride in contiguous(self.loops))
 
-    @property
-    def size(self) -> int:
-        return prod(self.loops) * self.rows * self.columns
-
 
 @dataclass(frozen=True)
 class Tile:

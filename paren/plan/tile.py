@@ -21,7 +21,7 @@ from paren.plan.decision import Decision, Pattern
 from paren.plan.exact_sums import sum_in_float32
 from paren.plan.kernel import Kernel
 from paren.plan.mask import Masked, cut_columns, masked_columns
-from paren.plan.memory import place, reads_of, writes_of
+from paren.plan.memory import place
 from paren.plan.plan import Buffer, Launch, Loop, Piece, Place, Plan, Product, Step
 from paren.plan.recompute import Uses, compute_again, find_chain, uses_of
 from paren.plan.schedule import dependencies
@@ -140,7 +140,7 @@ def _find_again(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Plan | 
     again = find_chain(plan, uses, value, late)
     if again is None:
         return None
-    remade = {id for step in again.steps for id in writes_of(step)} - {value}
+    remade = {id for step in again.steps for id in step.writes} - {value}
     if any(uses.touching[id][-1] - uses.touching[id][0] > NEAR for id in remade):
         return None
     doubled, copy = compute_again(plan, again)
@@ -187,7 +187,7 @@ def find_cluster(plan: Plan, uses: Uses, value: int) -> Cluster | str:
             step = plan.steps[number]
             if not isinstance(step, Launch | Product):
                 return "a copy or a loop uses it"
-            for id in (*reads_of(step), *writes_of(step)):
+            for id in (*step.reads, *step.writes):
                 if id not in values and may_live_inside(id):
                     values.add(id)
                     pending.append(id)
@@ -352,7 +352,7 @@ def _place_values(plan: Plan, cluster: Cluster, rows: int, scratch: int) -> tupl
     """
     steps = tuple(plan.steps[n] for n in cluster.steps)
     tile_type = (rows * cluster.grid.columns,)
-    touched = {id for step in steps for id in (*reads_of(step), *writes_of(step))}
+    touched = {id for step in steps for id in (*step.reads, *step.writes)}
     buffers = tuple(
         replace(buffer, type=TensorType(buffer.type.dtype, tile_type))
         if buffer.id in cluster.values

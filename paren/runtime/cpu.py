@@ -198,7 +198,7 @@ class CpuDevice:
             )
         for place, id, offset in zip(places, piece.buffers, offsets, strict=True):
             cells[id].watch(pointers, place, offset)
-        table, lanes = _tables(loop, piece, piece.buffers, places, len(pointers))
+        table, lanes = _tables(loop, piece, places, len(pointers))
         record = np.zeros((1, WORDS), np.int64)
         record[0, :5] = (Kind.KERNEL, loaded.address, units, threads, pointers.ctypes.data)
         record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
@@ -294,17 +294,17 @@ def _key(kernel: Kernel, by_rows: bool) -> str:
 
 
 def _tables(
-    loop: Loop, piece: Piece, ids: Sequence[int], places: Sequence[int], count: int
+    loop: Loop, piece: Piece, places: Sequence[int], count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """For each iteration the bytes to add to each of `count` pointers, then the rows to add to the first:
-    int64[iterations count + 1]; and the bytes to add for each thread: int64[count]. `places` are the pointers of the
-    buffers `ids`; the others stay."""
+    int64[iterations count + 1]; and the bytes to add for each thread: int64[count]. `places` are the pointers of
+    the piece's buffers; the others stay."""
     indices = np.indices(loop.sizes, dtype=np.int64).reshape(len(loop.sizes), loop.iterations).T
     items = np.array([dtype.bytes for dtype in piece.dtypes], np.int64)
-    moves = np.array(piece.moves, np.int64).reshape(len(ids), len(loop.sizes)) * items[:, None]
+    moves = np.array(piece.moves, np.int64).reshape(len(piece.buffers), len(loop.sizes)) * items[:, None]
     row_moves = np.array(piece.row_moves or (0,) * len(loop.sizes), np.int64)
     table, lanes = np.zeros((loop.iterations, count + 1), np.int64), np.zeros(count, np.int64)
     table[:, list(places)] = indices @ moves.T
     table[:, count] = indices @ row_moves
-    lanes[list(places)] = [loop.lane if id == loop.scratch else 0 for id in ids]
+    lanes[list(places)] = [loop.lane if id == loop.scratch else 0 for id in piece.buffers]
     return table, lanes

@@ -11,7 +11,7 @@ import numpy as np
 from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
 from paren.ir.types import holds_floats
-from paren.plan.memory import launches_of, reads_of, writes_of
+from paren.plan.memory import launches_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.runtime.device import Device
 from paren.runtime.memory import ALIGNMENT, Bytes
@@ -106,10 +106,10 @@ class Executable:
         self.bind(state, inputs, arena)
         first: NonFinite | None = None
         for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
-            read = {self._buffers[id_].name: np.array(self._cells[id_].array) for id_ in reads_of(step)}
+            read = {self._buffers[id_].name: np.array(self._cells[id_].array) for id_ in step.reads}
             self.device.sequence([task])()
             self.device.synchronise()
-            written = {self._buffers[id_].name: self._cells[id_].array for id_ in writes_of(step)}
+            written = {self._buffers[id_].name: self._cells[id_].array for id_ in step.writes}
             bad = [name for name, array in written.items() if holds_floats(array) and not np.isfinite(array).all()]
             if not bad:
                 continue

@@ -10,7 +10,6 @@ from paren.lang.elaborate import elaborate
 from paren.passes.assemble import accumulation
 from paren.pipeline import prepare
 from paren.plan.lower import lower
-from paren.plan.memory import writes_of
 from paren.plan.plan import Place
 from paren.plan.schedule import dependencies, schedule
 
@@ -39,5 +38,5 @@ def test_a_scatter_adds_to_what_a_product_filled() -> None:
     plan = lower(prepare(accumulation(program, adding=False)))
     tables = [buffer for buffer in plan.buffers if buffer.type.shape == (320, 16) and buffer.place is Place.ARENA]
     assert len(tables) == 1
-    writers = [step for step in plan.steps if tables[0].id in writes_of(step)]
+    writers = [step for step in plan.steps if tables[0].id in step.writes]
     assert [type(step).__name__ for step in writers] == ["Product", "Launch"]

@@ -14,7 +14,7 @@ from paren.ir.graph import Builder, Graph, Node
 from paren.ir.types import DType
 from paren.plan import fuse
 from paren.plan.check import check_plan
-from paren.plan.memory import place, writes_of
+from paren.plan.memory import place
 from paren.plan.plan import Launch, Place, Plan, Product
 
 
@@ -38,7 +38,7 @@ def in_place(plan: Plan) -> int:
     slots = {buffer.id for buffer in plan.buffers if buffer.place is Place.STATE}
     products = [s for s in plan.steps if isinstance(s, Product) and s.accumulate and s.c.buffer in slots]
     scatters = [s for s in plan.steps if isinstance(s, Launch) and s.kernel.name == "scatter_add"]
-    return len(products) + sum(any(id in slots for id in writes_of(launch)) for launch in scatters)
+    return len(products) + sum(any(id in slots for id in launch.writes) for launch in scatters)
 
 
 class Slot:
