@@ -134,17 +134,13 @@ def _moved(low: int, high: int, moves: tuple[int, ...], loop: Loop) -> tuple[int
 
 def _access_reach(kernel: Kernel, axes: tuple[int, ...], access: Access, piece: Piece, loop: Loop) -> tuple[int, int]:
     """Exact for accesses that count rows one by one (row number x step + something), else over all rows."""
-    offset = access.offset + piece.offsets[access.parameter]
-    if access.guarded or any(index.value is not None or index.divisor != 1 for index in access.indices):
-        low = high = offset
+    moved = piece.offsets[access.parameter]
+    if not access.is_affine:
+        low = high = access.offset + moved
         high += sum(stride * (size - 1) for stride, size in zip(access.strides, access.sizes, strict=True))
         return _moved(low, high, piece.moves[access.parameter], loop)
-    terms: dict[int, int] = {}
-    for index, stride in zip(access.indices, access.strides, strict=True):
-        offset += index.constant * stride
-        for axis, coefficient in index.terms:
-            terms[axis] = terms.get(axis, 0) + coefficient * stride
-    low = high = offset
+    terms = access.steps
+    low = high = access.start + moved
     for axis in axes:
         reach = terms.get(axis, 0) * (kernel.axes[axis] - 1)
         low, high = low + min(0, reach), high + max(0, reach)

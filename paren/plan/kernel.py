@@ -56,6 +56,26 @@ class Access:
     guarded: bool = False
     offset: int = 0
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether it always touches element `start` + the sum of `steps` x axis: no guard, no gather, no divisor."""
+        return not self.guarded and all(index.value is None and index.divisor == 1 for index in self.indices)
+
+    @property
+    def start(self) -> int:
+        """The element at index 0 of all axes, gathers left out."""
+        constants = (index.constant * stride for index, stride in zip(self.indices, self.strides, strict=True))
+        return self.offset + sum(constants)
+
+    @property
+    def steps(self) -> dict[int, int]:
+        """Elements by which each axis moves it, divisors and gathers left out."""
+        steps: dict[int, int] = {}
+        for index, stride in zip(self.indices, self.strides, strict=True):
+            for axis, coefficient in index.terms:
+                steps[axis] = steps.get(axis, 0) + coefficient * stride
+        return steps
+
 
 @dataclass(frozen=True)
 class Constant:

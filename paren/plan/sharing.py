@@ -15,20 +15,10 @@ def access_signature(kernel: Kernel, stage: Stage, access: Access) -> Signature 
 
     None where that cannot be said before the run: gathers, guarded accesses and divisors.
     """
-    if access.guarded:
+    if not access.is_affine:
         return None
-    terms: dict[tuple[str, int, int], int] = {}
-    constant = access.offset
-    for index, stride in zip(access.indices, access.strides, strict=True):
-        if index.value is not None or index.divisor != 1:
-            return None
-        constant += index.constant * stride
-        for axis, coefficient in index.terms:
-            if kernel.axes[axis] == 1:
-                continue
-            name = _axis_name(kernel, stage, axis)
-            terms[name] = terms.get(name, 0) + coefficient * stride
-    return constant, tuple(sorted(terms.items()))
+    steps = {axis: step for axis, step in access.steps.items() if kernel.axes[axis] > 1}
+    return access.start, tuple(sorted((_axis_name(kernel, stage, axis), step) for axis, step in steps.items()))
 
 
 def _axis_name(kernel: Kernel, stage: Stage, axis: int) -> tuple[str, int, int]:

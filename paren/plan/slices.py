@@ -155,19 +155,11 @@ def rows_fit(kernel: Kernel, values: Collection[int], grid: Grid) -> bool:
 
 def _own_row(kernel: Kernel, stage: Stage, access: Access, columns: int) -> bool:
     """Whether the access lies at (row number) x columns + something in 0 .. columns."""
-    if access.guarded:
+    if access.guarded or any(index.divisor != 1 for index in access.indices):
         return False
-    terms: dict[int, int] = {}
-    low = high = access.offset
-    for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
-        if index.divisor != 1:
-            return False
-        if index.value is not None:
-            high += stride * (size - 1)
-            continue
-        low, high = low + index.constant * stride, high + index.constant * stride
-        for axis, coefficient in index.terms:
-            terms[axis] = terms.get(axis, 0) + coefficient * stride
+    terms, low = access.steps, access.start
+    gathers = zip(access.indices, access.strides, access.sizes, strict=True)
+    high = low + sum(stride * (size - 1) for index, stride, size in gathers if index.value is not None)
     expected = contiguous(kernel.axes[: kernel.rows])
     for axis in range(kernel.rows):
         if kernel.axes[axis] > 1 and terms.get(axis, 0) != expected[axis] * columns:

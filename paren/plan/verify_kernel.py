@@ -250,21 +250,13 @@ class _Verifier:
 
     def _steps(self, access: Access) -> dict[int, int]:
         """By how many elements each axis that runs moves an access."""
-        steps: dict[int, int] = {}
-        for index, stride in zip(access.indices, access.strides, strict=True):
-            for axis, coefficient in index.terms:
-                if self.kernel.axes[axis] > 1:
-                    steps[axis] = steps.get(axis, 0) + coefficient * stride
-        return {axis: step for axis, step in steps.items() if step}
+        return {axis: step for axis, step in access.steps.items() if step and self.kernel.axes[axis] > 1}
 
     def _place(self, access: Access) -> tuple[object, ...]:
         """Equal for accesses that touch the same element in every iteration."""
         if access.guarded or any(index.value is not None for index in access.indices):
             return (access,)
-        start = access.offset + sum(
-            i.constant * stride for i, stride in zip(access.indices, access.strides, strict=True)
-        )
-        return (start, tuple(sorted(self._steps(access).items())))
+        return (access.start, tuple(sorted(self._steps(access).items())))
 
     def _moves(self, stage: Stage, access: Access) -> bool:
         """Whether each iteration of the stage stores another element."""
