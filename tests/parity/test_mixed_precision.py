@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 import torch
 from compiled_training import EXAMPLES, Arrays, Trainer
-from test_torch_networks import Reference, Torch, Twin, training_batches, warmup_cosine
+from test_torch_networks import (
+    GPT_SETTINGS,
+    Reference,
+    Torch,
+    Twin,
+    gpt_adamw,
+    gpt_batches,
+    training_batches,
+    warmup_cosine,
+)
 from torch.nn import functional as F
 
 from paren.ir.program import Program
@@ -186,19 +195,9 @@ def trainers(path: Path, *overrides: str) -> tuple[Program, Trainer, Trainer]:
 
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_gpt(microbatches: int) -> None:
-    settings = ["layers=2", "heads=4", "width=64", "seq=48", "vocab=320", "batch=6", "warmup=5", "steps=40"]
-    made, trainer, exact = trainers(EXAMPLES / "gpt.paren", *settings, "rate=3e-3", f"microbatches={microbatches}")
-    generator = np.random.default_rng(0)
-
-    def draw() -> Arrays:
-        tokens = generator.integers(0, 320, (6, 49)).astype(np.int32)
-        return {"tokens": np.ascontiguousarray(tokens[:, :-1]), "targets": np.ascontiguousarray(tokens[:, 1:])}
-
-    def adamw(groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(groups, 1.0, (0.9, 0.95), weight_decay=0.1)
-
-    twin = Sums(trainer.parameters, gpt_loss(4), warmup_cosine(3e-3, 5, 40), adamw, made.run.clip)
-    compare(trainer, twin, [draw() for _ in range(STEPS)], exact)
+    made, trainer, exact = trainers(EXAMPLES / "gpt.paren", *GPT_SETTINGS, f"microbatches={microbatches}")
+    twin = Sums(trainer.parameters, gpt_loss(4), warmup_cosine(3e-3, 5, 40), gpt_adamw, made.run.clip)
+    compare(trainer, twin, gpt_batches(), exact)
 
 
 def test_digits(tmp_path: Path) -> None:

@@ -118,23 +118,30 @@ def gpt_loss(heads: int) -> Reference:
     return loss
 
 
+GPT_SETTINGS = (
+    "layers=2", "heads=4", "width=64", "seq=48", "vocab=320", "batch=6", "warmup=5", "steps=40", "rate=3e-3",
+)  # fmt: skip
+
+
+def gpt_batches() -> list[Arrays]:
+    """Random tokens for a GPT of these settings."""
+    generator = np.random.default_rng(0)
+    drawn = [generator.integers(0, 320, (6, 49)).astype(np.int32) for _ in range(STEPS)]
+    return [{"tokens": np.ascontiguousarray(t[:, :-1]), "targets": np.ascontiguousarray(t[:, 1:])} for t in drawn]
+
+
+def gpt_adamw(groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+    """The optimizer of the file; rates come from the schedule."""
+    return torch.optim.AdamW(groups, 1.0, (0.9, 0.95), weight_decay=0.1)
+
+
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_gpt(microbatches: int) -> None:
     """Two layers, with clipping, warm-up and decay as in the file; in microbatches the same losses come out."""
-    settings = ["layers=2", "heads=4", "width=64", "seq=48", "vocab=320", "batch=6", "warmup=5", "steps=40"]
-    made = elaborate(EXAMPLES / "gpt.paren", overrides=[*settings, "rate=3e-3", f"microbatches={microbatches}"])
+    made = elaborate(EXAMPLES / "gpt.paren", overrides=[*GPT_SETTINGS, f"microbatches={microbatches}"])
     trainer = Trainer(made)
-    generator = np.random.default_rng(0)
-
-    def draw() -> Arrays:
-        tokens = generator.integers(0, 320, (6, 49)).astype(np.int32)
-        return {"tokens": np.ascontiguousarray(tokens[:, :-1]), "targets": np.ascontiguousarray(tokens[:, 1:])}
-
-    def adamw(groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(groups, 1.0, (0.9, 0.95), weight_decay=0.1)
-
-    twin = Twin(trainer.parameters, gpt_loss(4), warmup_cosine(3e-3, 5, 40), adamw, made.run.clip)
-    compare(trainer, twin, [draw() for _ in range(STEPS)])
+    twin = Twin(trainer.parameters, gpt_loss(4), warmup_cosine(3e-3, 5, 40), gpt_adamw, made.run.clip)
+    compare(trainer, twin, gpt_batches())
 
 
 def test_digits(tmp_path: Path) -> None:
