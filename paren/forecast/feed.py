@@ -74,13 +74,13 @@ def feed_graph(
     row = builder.emit("iota", (), {"shape": places.shape, "axis": 0, "dtype": DType.INT32}, span)
     last = builder.apply("sub", count, 1, span=span)
     outputs = {
-        "$rows": _cast(builder, builder.apply("minimum", row, last, span=span), DType.UINT32),
-        "$valid": _cast(builder, builder.apply("lt", row, count, span=span), DType.FLOAT32),
-        "$step": builder.apply("add", first, _cast(builder, cursor, DType.UINT32), span=span),
+        "$rows": builder.cast(builder.apply("minimum", row, last, span=span), DType.UINT32),
+        "$valid": builder.cast(builder.apply("lt", row, count, span=span), DType.FLOAT32),
+        "$step": builder.apply("add", first, builder.cast(cursor, DType.UINT32), span=span),
     }
     for field in fields:
         value = _gather(builder, field, sources[field.name], places)
-        outputs[field.name] = _cast(builder, value, field.type.dtype)
+        outputs[field.name] = builder.cast(value, field.type.dtype)
     return builder.graph({name: node for name, node in outputs.items() if name in wanted})
 
 
@@ -96,7 +96,7 @@ def _gather(builder: Builder, field: Field, source: Source, places: Node) -> Nod
     taken = builder.emit("take", (values, places), {}, field.span)
     if array is source.array:
         return taken
-    parts = [_cast(builder, _last(builder, taken, number), DType.INT32) for number in (0, 1)]
+    parts = [builder.cast(_last(builder, taken, number), DType.INT32) for number in (0, 1)]
     return builder.apply("add", parts[0], builder.apply("mul", parts[1], 256))
 
 
@@ -113,7 +113,7 @@ def keep_graph(types: Mapping[str, TensorType], span: Span) -> Graph:
     builder = Builder("keep")
     cursor, history = (builder.input(name, types[name], "state", span) for name in (CURSOR, HISTORY))
     values = [builder.input(name, WHOLE, "scalar", span) for name in (LOSS, WEIGHT, SQUARES)]
-    values.append(_cast(builder, builder.input(RATE, types[RATE], "scalar", span), DType.FLOAT64))
+    values.append(builder.cast(builder.input(RATE, types[RATE], "scalar", span), DType.FLOAT64))
     line = [builder.emit("reshape", (value,), {"shape": (1,)}, span) for value in values]
     kept = builder.emit("concat", line, {"axis": 0}, span)
     return builder.graph(
@@ -122,7 +122,3 @@ def keep_graph(types: Mapping[str, TensorType], span: Span) -> Graph:
             CURSOR: builder.apply("add", cursor, 1, span=span),
         }
     )
-
-
-def _cast(builder: Builder, node: Node, dtype: DType) -> Node:
-    return node if node.dtype is dtype else builder.emit("cast", (node,), {"dtype": dtype}, node.span)

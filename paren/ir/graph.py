@@ -117,6 +117,12 @@ class Builder:
             value = int(value)
         return self.emit("constant", (), {"value": value, "dtype": dtype}, span)
 
+    def cast(self, node: Node, dtype: DType, span: Span | None = None) -> Node:
+        """`node` with elements of another type; itself where they are of it already."""
+        if node.dtype is dtype:
+            return node
+        return self.emit("cast", (node,), {"dtype": dtype}, span if span is not None else node.span)
+
     def broadcast(
         self, node: Node, shape: tuple[int, ...], axes: tuple[int, ...] | None = None, span: Span | None = None
     ) -> Node:

@@ -42,8 +42,8 @@ def accumulation(program: Program, *, adding: bool) -> Graph:
     used = [name for name in trained if name in parameters]
     gradients = differentiate(builder, total, [parameters[name] for name in used])
     sums: dict[str, Node] = {
-        LOSS: builder.emit("cast", (total,), {"dtype": DType.FLOAT64}, total.span),
-        WEIGHT: builder.emit("cast", (total_weight,), {"dtype": DType.FLOAT64}, total_weight.span),
+        LOSS: builder.cast(total, DType.FLOAT64),
+        WEIGHT: builder.cast(total_weight, DType.FLOAT64),
     }
     sums |= {gradient_slot(name): gradient for name, gradient in zip(used, gradients, strict=True)}
     outputs = dict(sums)
@@ -75,14 +75,14 @@ def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
         norm = apply("div", apply("sqrt", squares), weight)
         scale = apply("where", apply("gt", norm, clip), apply("mul", scale, apply("div", clip, norm)), scale)
     made = builder.input(UPDATES, TensorType(DType.INT32, ()), "state", span)
-    number = apply("add", made, builder.emit("cast", (counts,), {"dtype": DType.INT32}, span))
+    number = apply("add", made, builder.cast(counts, DType.INT32, span))
     return builder.graph(
         {
             SQUARES: squares,
-            SCALE: builder.emit("cast", (scale,), {"dtype": DType.FLOAT32}, span),
-            STOP: builder.emit("cast", (apply("not", counts),), {"dtype": DType.INT32}, span),
+            SCALE: builder.cast(scale, DType.FLOAT32, span),
+            STOP: builder.cast(apply("not", counts), DType.INT32, span),
             UPDATES: number,
-            UPDATE: builder.emit("cast", (number,), {"dtype": DType.FLOAT32}, span),
+            UPDATE: builder.cast(number, DType.FLOAT32, span),
         }
     )
 
@@ -94,7 +94,7 @@ def _sum_of_squares(builder: Builder, size: int, span: Span) -> Node:
     node = builder.input("gradients", TensorType(DType.FLOAT32, (size,)), "state", span)
     if size > ROW and size % ROW == 0:
         node = builder.emit("reshape", (node,), {"shape": (size // ROW, ROW)}, span)
-    wide = builder.emit("cast", (node,), {"dtype": DType.FLOAT64}, span)
+    wide = builder.cast(node, DType.FLOAT64, span)
     total = builder.emit("mul", (wide, wide), {}, span)
     while total.type.rank:
         total = builder.emit("sum", (total,), {"axes": (total.type.rank - 1,)}, span)
@@ -144,7 +144,7 @@ def diagnosis(program: Program, name: str) -> Graph:
     builder = Builder("diagnose")
     made = rebuild(source, builder)
     value, weight = made[source.outputs["value"]], made[source.outputs["weight"]]
-    value = _to_float(builder, value)
+    value = builder.cast(value, DType.FLOAT32)
     total, total_weight = _weighted_sums(builder, value, weight)
     axes = {"axes": tuple(range(value.type.rank))}
     if diagnostic.reduce in ("max", "min"):
@@ -163,18 +163,12 @@ def diagnosis(program: Program, name: str) -> Graph:
 
 def _weighted_sums(builder: Builder, value: Node, weight: Node) -> tuple[Node, Node]:
     """The sum of value x weight, and of weight. Where the weight is 0 the value does not count, be it not finite."""
-    value = _to_float(builder, value)
+    value = builder.cast(value, DType.FLOAT32)
     axes = {"axes": tuple(range(value.type.rank))}
     counted = builder.apply("ne", weight, 0.0)
     product = builder.emit("mul", (value, weight), {}, value.span)
     kept = builder.emit("where", (counted, product, _filled(builder, 0.0, product)), {}, value.span)
     return builder.emit("sum", (kept,), axes, value.span), builder.emit("sum", (weight,), axes, weight.span)
-
-
-def _to_float(builder: Builder, value: Node) -> Node:
-    if value.dtype is DType.FLOAT32:
-        return value
-    return builder.emit("cast", (value,), {"dtype": DType.FLOAT32}, value.span)
 
 
 def _filled(builder: Builder, value: float, like: Node) -> Node:

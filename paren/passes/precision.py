@@ -55,7 +55,7 @@ class _Rounding:
 
     def _emit(self, node: Node) -> None:
         if _is_product(node):
-            factors = [self._cast(self._seen(arg), DType.BFLOAT16, node.span) for arg in node.args]
+            factors = [self.builder.cast(self._seen(arg), DType.BFLOAT16, node.span) for arg in node.args]
             product = self.builder.emit("contract", factors, node.attrs, node.span)
             self.exact[node] = product if node in self.gradients else self._rounded(product)
             return
@@ -78,10 +78,7 @@ class _Rounding:
 
     def _rounded(self, node: Node) -> Node:
         """The value rounded, in float32 again."""
-        return self._cast(self._cast(node, DType.BFLOAT16, node.span), DType.FLOAT32, node.span)
-
-    def _cast(self, node: Node, dtype: DType, span: Span) -> Node:
-        return self.builder.emit("cast", (node,), {"dtype": dtype}, span)
+        return self.builder.cast(self.builder.cast(node, DType.BFLOAT16), DType.FLOAT32)
 
 
 def _is_product(node: Node) -> bool:
@@ -123,7 +120,7 @@ def _moving_casts(builder: Builder, name: str, args: tuple[Node, ...], attrs: At
     """Views are taken of rounded values: a rounding goes before them, a widening after them."""
     if name in VIEWS and _is_cast(args[0], DType.BFLOAT16, DType.FLOAT32):
         view = builder.emit(name, args[0].args, attrs, span)
-        return builder.emit("cast", (view,), {"dtype": DType.FLOAT32}, span)
+        return builder.cast(view, DType.FLOAT32, span)
     rounding = name == "cast" and attrs["dtype"] is DType.BFLOAT16 and args[0].dtype is DType.FLOAT32
     if rounding and args[0].op.name in VIEWS:
         inner = builder.emit("cast", args[0].args, attrs, span)
