@@ -30,6 +30,7 @@ from paren.plan.rematerialization import drop_cheap, fit
 from paren.plan.reuse import reuse_values
 from paren.plan.schedule import schedule
 from paren.plan.tile import tile
+from paren.plan.traits import CPU, Traits
 from paren.plan.verify_kernel import verify_kernel
 
 
@@ -47,10 +48,11 @@ def prepare(graph: Graph) -> Graph:
 class Planning:
     """How graphs are planned. `patterns`: whether large values are cut into tiles and cheap ones made again; results
     agree to rounding without. `budget`: bytes of an arena, beyond which values are computed again instead of kept as
-    far as that helps."""
+    far as that helps. `traits`: of the device that they run on."""
 
     patterns: bool = True
     budget: int | None = None
+    traits: Traits = CPU
 
 
 PLAIN = Planning()
@@ -61,9 +63,12 @@ def plan_graph(
 ) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
     `held`: outputs that lie at given places of the arena."""
-    plan = reuse_values(schedule(lower(prepare(graph))))
+    traits = planning.traits
+    plan = reuse_values(schedule(lower(prepare(graph), traits)))
     if planning.patterns:
-        plan = drop_cheap(tile(plan), written_slots, held)
+        plan = tile(plan, traits.tiles)
+    if planning.patterns and traits.makes_again:
+        plan = drop_cheap(plan, written_slots, held)
     if planning.budget is not None:
         plan = fit(plan, planning.budget, written_slots, held)
     for kernel in kernels_of(plan).values():

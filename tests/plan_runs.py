@@ -14,6 +14,7 @@ from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.memory import place
 from paren.plan.plan import Plan
+from paren.plan.traits import CPU, Traits
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
@@ -26,9 +27,9 @@ def cpu(threads: int = 2) -> CpuDevice:
     return device
 
 
-def planned(graph: Graph) -> Plan:
+def planned(graph: Graph, traits: Traits = CPU) -> Plan:
     """The placed and checked plan of a graph."""
-    plan = place(lower(normalise_contractions(graph)))
+    plan = place(lower(normalise_contractions(graph), traits))
     check_plan(plan)
     return plan
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, cast
 from paren.ir.graph import Graph, Node
 from paren.plan.plan import Refusal
 from paren.plan.storage import Storage, decide_storage, is_reduction, is_rounding
+from paren.plan.traits import CPU, Traits
 from paren.text.errors import InternalError
 
 FEW_ROWS = 64
@@ -63,9 +64,9 @@ class Fusion:
     refusals: tuple[Refusal, ...]
 
 
-def fuse(graph: Graph, forced: Iterable[int] = ()) -> Fusion:
+def fuse(graph: Graph, forced: Iterable[int] = (), traits: Traits = CPU) -> Fusion:
     """The kernels of a graph. `forced` are numbers of nodes that must be stored."""
-    return _Fuser(graph, decide_storage(graph, forced)).run()
+    return _Fuser(graph, decide_storage(graph, forced, traits.rounds_operands)).run()
 
 
 @dataclass(frozen=True)

@@ -13,24 +13,25 @@ from paren.plan.kernel import Kernel
 from paren.plan.loops import chunked_kernels, cut, group_kernel, scatter_kernel, value_kernel
 from paren.plan.plan import Buffer, Launch, Matrix, Place, Plan, Product, Step
 from paren.plan.product import Operand, View
+from paren.plan.traits import CPU, Traits
 from paren.text.errors import InternalError
 from paren.text.source import Span
 
 
-def lower(graph: Graph) -> Plan:
+def lower(graph: Graph, traits: Traits = CPU) -> Plan:
     """The unplaced plan of a graph: arena offsets, lifetimes and arena size are 0 until `paren.plan.memory.place`.
 
     Contractions must have gone through `paren.plan.contractions.normalise_contractions`.
     """
-    return fuse_and_lower(graph)[1]
+    return fuse_and_lower(graph, traits)[1]
 
 
-def fuse_and_lower(graph: Graph) -> tuple[Fusion, Plan]:
+def fuse_and_lower(graph: Graph, traits: Traits = CPU) -> tuple[Fusion, Plan]:
     """The kernels that could be written as fused, and their unplaced plan. Values that a first attempt could not
     compute inside their users are stored in the next."""
     forced: set[int] = set()
     while True:
-        lowering = _Lowering(fuse(graph, forced))
+        lowering = _Lowering(fuse(graph, forced, traits))
         plan = lowering.run()
         if not lowering.uncomputable:
             return lowering.fusion, plan

@@ -31,7 +31,7 @@ class ProductCall:
     buffer it writes: the contraction or its elements rounded to bfloat16 or in another order, or, with `slot`, the term
     that it adds to that state input.
 
-    The base of an operand in bfloat16 may be the input in float32 that is rounded: the product rounds as it reads.
+    The base of an operand in bfloat16 may be the input in float32 that is rounded, if products round as they read.
     """
 
     node: Node
@@ -64,11 +64,13 @@ class Use:
 class Storage:
     """The decisions. Keys are node numbers.
 
-    `stored`: nodes with a buffer of their own that kernels, products or scatters fill. `aliases`: outputs that are a
-    state slot added to in place. `products` and `scatters` by the number of their node.
+    `rounds_operands`: as in `paren.plan.traits.Traits`. `stored`: nodes with a buffer of their own that kernels,
+    products or scatters fill. `aliases`: outputs that are a state slot added to in place. `products` and `scatters` by
+    the number of their node.
     """
 
     graph: Graph
+    rounds_operands: bool = True
     stored: dict[int, Node] = field(default_factory=dict)
     users: dict[int, list[Node]] = field(default_factory=dict)
     products: dict[int, ProductCall] = field(default_factory=dict)
@@ -96,9 +98,9 @@ def is_reduction(node: Node) -> bool:
     return node.op.name in REDUCTIONS
 
 
-def decide_storage(graph: Graph, forced: Iterable[int] = ()) -> Storage:
+def decide_storage(graph: Graph, forced: Iterable[int] = (), rounds_operands: bool = True) -> Storage:
     """What is stored. `forced` are numbers of nodes that lowering could not compute inside their users."""
-    storage = Storage(graph)
+    storage = Storage(graph, rounds_operands)
     for node in graph.nodes:
         storage.users[node.number] = []
     for node in graph.nodes:
@@ -153,7 +155,7 @@ def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | No
         offset = inner.offset + sum(s * stride for s, stride in zip(start, inner.strides, strict=True))
         strides = tuple(s * stride for s, stride in zip(step, inner.strides, strict=True))
         return View(inner.base, strides, offset)
-    if is_rounding(node) and node.args[0].op.name == "input":
+    if storage.rounds_operands and is_rounding(node) and node.args[0].op.name == "input":
         return View(node.args[0], contiguous(node.shape), 0)
     return View(node, contiguous(node.shape), 0)
 

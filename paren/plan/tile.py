@@ -35,28 +35,14 @@ from paren.plan.slices import (
     row_form,
     rows_fit,
 )
+from paren.plan.traits import CPU, TileSizes
 
 NEAR = 12  # steps between the first and the last use of a value that a loop can hold
 CAUSAL = "causal tiles"  # the name of loops that leave out what a mask removes
 MOST_VARIANTS = 8  # numbers of columns for which kernels are compiled
 
 
-@dataclass(frozen=True)
-class TileSizes:
-    """`smallest`: bytes of a value from which it is cut. `parallel`: bytes of one value's tile where iterations run
-    side by side (it stays in a core's cache), `sequential` where they run one after another on all threads.
-    `least_rows` of a tile: fewer make products slow. `lanes`: iterations that may run at once, with at most
-    `lane_bytes` of scratch together."""
-
-    smallest: int = 4 << 20
-    parallel: int = 512 << 10
-    sequential: int = 64 << 20
-    least_rows: int = 64
-    lanes: int = 64
-    lane_bytes: int = 64 << 20
-
-
-def tile(plan: Plan, sizes: TileSizes = TileSizes()) -> Plan:
+def tile(plan: Plan, sizes: TileSizes = CPU.tiles) -> Plan:
     """The plan with every cluster of steps around a large short-lived value as a loop over tiles of it, and what was
     decided about each."""
     uses = uses_of(plan)
@@ -67,7 +53,7 @@ def tile(plan: Plan, sizes: TileSizes = TileSizes()) -> Plan:
                 if found is not None:
                     plan, uses = found, uses_of(found)
     decisions = [_decision(step) for step in plan.steps if isinstance(step, Loop)]
-    decisions += [_left_whole(plan, uses, value) for value in _outer_products(plan, sizes)]
+    decisions += [_left_whole(plan, uses, value, sizes) for value in _outer_products(plan, sizes)]
     return replace(plan, decisions=(*plan.decisions, *decisions))
 
 
@@ -95,9 +81,9 @@ def _outer_products(plan: Plan, sizes: TileSizes) -> list[int]:
     ]
 
 
-def _left_whole(plan: Plan, uses: Uses, value: int) -> Decision:
+def _left_whole(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Decision:
     buffer = next(buffer for buffer in plan.buffers if buffer.id == value)
-    found = find_cluster(plan, uses, value)
+    found = find_cluster(plan, uses, value, sizes)
     reason = found if isinstance(found, str) else "it is no larger than a tile"
     pattern = Pattern.ATTENTION if len(_plain(buffer)) > 2 else Pattern.HEAD
     return Decision(pattern, False, reason, buffer.span, buffer.type.bytes)
@@ -123,7 +109,7 @@ def _plain(buffer: Buffer) -> tuple[int, ...]:
 
 def _find(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Plan | None:
     """The plan with the cluster around a value as a loop, if it is one and its tiles are fewer than the whole."""
-    cluster = find_cluster(plan, uses, value)
+    cluster = find_cluster(plan, uses, value, sizes)
     if isinstance(cluster, str) or len(tiles_of(plan, cluster, sizes)) * prod(cluster.grid.loops) == 1:
         return None
     return _with_loop(plan, cluster, sizes)
@@ -134,7 +120,7 @@ def _find_again(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Plan | 
     between its uses."""
     touching = uses.touching[value]
     gaps = [(after - before, -after) for before, after in pairwise(touching)]
-    if not gaps or max(gaps)[0] == 1 or isinstance(find_cluster(plan, uses, value), Cluster):
+    if not gaps or max(gaps)[0] == 1 or isinstance(find_cluster(plan, uses, value, sizes), Cluster):
         return None
     late = -max(gaps)[1]
     again = find_chain(plan, uses, value, late)
@@ -165,7 +151,7 @@ class Cluster:
     masked: Masked | None
 
 
-def find_cluster(plan: Plan, uses: Uses, value: int) -> Cluster | str:
+def find_cluster(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Cluster | str:
     """The cluster around a value, or why there is none, in words."""
     buffers, touching = uses.buffers, uses.touching
     outputs = set(plan.outputs.values())
@@ -199,7 +185,7 @@ def find_cluster(plan: Plan, uses: Uses, value: int) -> Cluster | str:
     for grid in (Grid((), prod(shape[:-1]), shape[-1]), Grid(shape[:-2], shape[-2], shape[-1])):
         cluster = _fit(plan, steps, frozenset(values), grid)
         if cluster is not None:
-            return cluster
+            return cluster if sizes.lanes or not grid.loops else "one step takes all matrices at once on such a device"
     return "a step that uses it reads or writes other rows than its own"
 
 

@@ -24,7 +24,8 @@ from paren.plan.plan import Launch, Plan
 from paren.plan.recompute import compute_again, find_chain, only_results, uses_of
 from paren.plan.rematerialization import Kept, drop_cheap, fit
 from paren.plan.schedule import schedule
-from paren.plan.tile import TileSizes, tile
+from paren.plan.tile import tile
+from paren.plan.traits import TileSizes
 from paren.plan.verify_kernel import verify_kernel
 
 GPT = Path(__file__).resolve().parents[2] / "examples" / "gpt.paren"

@@ -3,13 +3,15 @@ exact in any order, and rounding is what is left."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graph, training_graph, values_for
 from networks import F32, batch, emit, linear, matmul, state, total
-from plan_runs import planned, run_on_cpu, run_plan
+from plan_runs import cpu, planned, run_on_cpu, run_plan
 from unplaced import run_placed, unplaced
 
 from paren.ir.evaluate import evaluate
@@ -20,9 +22,11 @@ from paren.passes.gradient import differentiate
 from paren.passes.precision import set_precision
 from paren.plan.memory import place
 from paren.plan.plan import Launch, Place, Product
+from paren.plan.traits import CPU
 from paren.runtime.reference import ReferenceDevice
 
 HALF = DType.BFLOAT16
+APART = replace(CPU, rounds_operands=False)
 
 
 def training(builder: Builder, loss: Node, *, adding: bool = True) -> Graph:
@@ -56,6 +60,19 @@ def check(graph: Graph) -> None:
     ):
         for name, value in wanted.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
+    check_apart(graph)
+
+
+def check_apart(graph: Graph) -> None:
+    """Where products do not round what they read, kernels round it before: once for each value, with the same bits."""
+    plan = planned(graph, APART)
+    types = {buffer.id: buffer.type.dtype for buffer in plan.buffers}
+    products = [step for step in plan.steps if isinstance(step, Product) and step.rounded]
+    assert all(types[matrix.buffer] is HALF for step in products for matrix in (step.a, step.b))
+    values = values_for(graph, 1)
+    wanted, found = run_on_cpu(graph, values, 1), run_plan(cpu(1), plan, values)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("adding", [True, False])
@@ -146,6 +163,20 @@ def test_an_input_that_several_products_round_is_rounded_by_each() -> None:
     graph = set_precision(builder.graph({"y": y, "rounded": half}), "bfloat16")
     check(graph)
     assert all(step.rounded for step in planned(graph).steps if isinstance(step, Product))
+
+
+def test_parameters_are_rounded_once_where_products_do_not_round() -> None:
+    """One launch for each of them, that the forward and the backward share; equal ones share a kernel."""
+    builder = Builder("net")
+    h = builder.apply("tanh", linear(builder, batch(builder, "x", 32, 16), "first", 16))
+    graph = training(builder, total(builder, builder.apply("mul", *2 * (linear(builder, h, "last", 16),))))
+    plan = planned(graph, APART)
+    names = {buffer.id: buffer.name for buffer in plan.buffers}
+    casts = [s for s in plan.steps if isinstance(s, Launch) and names[s.buffers[0]] in ("first.weight", "last.weight")]
+    assert [names[step.buffers[0]] for step in casts] == ["first.weight", "last.weight"]
+    assert casts[0].kernel.digest == casts[1].kernel.digest
+    halves = {step.buffers[1] for step in casts}
+    assert sum(m.buffer in halves for s in plan.steps if isinstance(s, Product) for m in (s.a, s.b)) == 3
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -20,7 +20,8 @@ from paren.plan.lower import lower
 from paren.plan.memory import place
 from paren.plan.plan import Launch, Loop, Plan, Product
 from paren.plan.schedule import schedule
-from paren.plan.tile import TileSizes, tile
+from paren.plan.tile import tile
+from paren.plan.traits import TileSizes
 from paren.runtime.device import open_device
 
 SMALL = TileSizes(smallest=1, parallel=256, sequential=256, least_rows=3)

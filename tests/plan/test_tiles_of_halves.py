@@ -12,7 +12,7 @@ from test_tile import ATTENTION, BODIES, HEAD, SMALL, Plans, graph_of, plans_of,
 from paren.ir.graph import Graph
 from paren.ir.types import DType
 from paren.plan.plan import Product
-from paren.plan.tile import TileSizes
+from paren.plan.traits import TileSizes
 from paren.runtime.device import open_device
 from paren.text.errors import InternalError
 

@@ -1,0 +1,48 @@
+"""What the device that a plan is for can do, as far as plans of one graph differ by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    """`smallest`: bytes of a value from which it is cut. `parallel`: bytes of one value's tile where iterations run
+    side by side (it stays in a core's cache), `sequential` where they run one after another on all threads.
+    `least_rows` of a tile: fewer make products slow. `lanes`: iterations that may run at once, with at most
+    `lane_bytes` of scratch together; 0 where a device has no use for small iterations: then only rows are cut."""
+
+    smallest: int = 4 << 20
+    parallel: int = 512 << 10
+    sequential: int = 64 << 20
+    least_rows: int = 64
+    lanes: int = 64
+    lane_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Traits:
+    """`rounds_operands`: whether products read operands in float32 and round them to bfloat16 as they do; without it,
+    what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
+    makes from kept ones are made again although there is memory for them. `attends`: whether the operation `attention`
+    is a step of its own; else it is lowered to products. `tiles`: how large values are cut."""
+
+    rounds_operands: bool = True
+    makes_again: bool = True
+    attends: bool = False
+    tiles: TileSizes = TileSizes()
+
+
+CPU = Traits()
+# Products of fewer rows than some thousands leave a card idle, and each chunk of the logits reads and writes the
+# gradient of their table once more; what the arena holds costs no time, and each byte that is moved does.
+CUDA = Traits(
+    rounds_operands=False,
+    makes_again=False,
+    tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),
+)
+
+
+def traits_of(device: str) -> Traits:
+    """The traits of a device by its name, such as `cuda:1`."""
+    return CUDA if device.partition(":")[0] == "cuda" else CPU
