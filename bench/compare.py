@@ -1,4 +1,5 @@
-"""paren and its peers side by side in one run: `python bench/compare.py W1 W3 ... [--rounds N] [--only NAME,NAME]`.
+"""paren and its peers side by side in one run: `python bench/compare.py W1 W3 ... [--rounds N] [--only NAME,NAME]`;
+with `--device cuda` on the first card.
 
 Each contestant is a process of its own. They take turns (A B C A B C ...), so that what drifts on the machine drifts
 for all. A round during which something else was computing is run again, and marked if that does not help. The machine's
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:  # run as a file and not as a module
     sys.path.insert(0, str(ROOT))
 
-from bench.contestants import PAREN, Contestant, contestants_of  # noqa: E402  # after the path
+from bench.contestants import PAREN, Contestant, contestants_of, own_path  # noqa: E402  # after the path
 from bench.goals import DISTURBED, Summary, disagreement, floor_of, judge, summarise  # noqa: E402
 from bench.recorder import read_clock  # noqa: E402
 from bench.report import table, verdicts  # noqa: E402
@@ -47,6 +48,7 @@ class Settings:
     patience: float
     timed: int | None
     only: tuple[str, ...]
+    device: str
 
 
 @dataclass
@@ -79,7 +81,9 @@ def run_once(entry: Entry, workload: Workload, settings: Settings, folder: Path)
     wait_until_idle(settings.patience)
     contestant = entry.contestant
     timed = settings.timed or workload.timed
-    command = contestant.command(workload.name, timed, settings.threads, folder / "weights.safetensors")
+    command = contestant.command(
+        workload.name, timed, settings.threads, folder / "weights.safetensors", settings.device
+    )
     return watch(command, contestant.environment(settings.threads, folder), LIMIT)
 
 
@@ -105,13 +109,13 @@ def run_round(entry: Entry, workload: Workload, settings: Settings, folder: Path
     say(f"    {entry.contestant.name}: {median(outcome.seconds) * 1e3:,.2f} ms, others {outcome.others:.2f}")
 
 
-def present(workload: Workload, only: Sequence[str]) -> list[Entry]:
+def present(workload: Workload, settings: Settings) -> list[Entry]:
     """Who takes part; says who is not installed."""
     found = []
     for contestant in contestants_of(workload):
-        if only and contestant.name not in only:
+        if settings.only and contestant.name not in settings.only:
             continue
-        if not contestant.is_installed():
+        if not contestant.is_installed(settings.device):
             say(f"  {contestant.name} is not installed (python -m bench.peers install)")
             continue
         found.append(Entry(contestant))
@@ -128,7 +132,7 @@ def scratch() -> Iterator[Path]:
 def compare(workload: Workload, settings: Settings) -> list[Entry]:
     """All rounds of a workload."""
     say(f"{workload.name}: {workload.title}")
-    entries = present(workload, settings.only)
+    entries = present(workload, settings)
     with scratch() as folder:
         if any(entry.contestant == PAREN for entry in entries):
             prepare = [sys.executable, "-m", PAREN.module, workload.name, "--prepare"]
@@ -158,10 +162,13 @@ def summaries(workload: Workload, entries: Sequence[Entry]) -> list[Summary]:
     return found
 
 
-def measure_limits(threads: int) -> dict[str, dict[str, float]]:
+def measure_limits(settings: Settings) -> dict[str, dict[str, float]]:
     """`machine` and `limits` from a process of its own."""
-    command = [sys.executable, "-m", "bench.limits", "--threads", str(threads), "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+    module = "bench.card_limits" if settings.device == "cuda" else "bench.limits"
+    command = [sys.executable, "-m", module, "--json"]
+    if settings.device == "cpu":
+        command += ["--threads", str(settings.threads)]
+    environment = {**os.environ, "PYTHONPATH": own_path(), "OMP_NUM_THREADS": str(settings.threads)}
     done = subprocess.run(command, cwd=ROOT, check=True, env=environment, capture_output=True, text=True)
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -176,26 +183,27 @@ def keep(record: dict[str, object]) -> Path:
 
 def parse() -> tuple[list[Workload], Settings]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", metavar="W1 ... W5", help="default: all")
+    parser.add_argument("workloads", nargs="*", metavar="W1 ... W6", help="default: W1 to W5")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--again", type=int, default=2, help="repetitions of a disturbed round")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for an idle machine")
     parser.add_argument("--timed", type=int, help="steps (epochs of W4) that are timed in a round")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", default="", help="names of contestants, separated by commas")
     given = parser.parse_args()
-    names = [name.upper() for name in given.workloads] or list(WORKLOADS)
+    names = [name.upper() for name in given.workloads] or [name for name in WORKLOADS if name != "W6"]
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
         parser.error(f"no workload {unknown[0]}: there is {', '.join(WORKLOADS)}")
     only = tuple(name for name in given.only.split(",") if name)
-    settings = Settings(given.rounds, given.threads, given.again, given.patience, given.timed, only)
+    settings = Settings(given.rounds, given.threads, given.again, given.patience, given.timed, only, given.device)
     return [WORKLOADS[name] for name in names], settings
 
 
 def main() -> None:
     workloads, settings = parse()
-    found = measure_limits(settings.threads)
+    found = measure_limits(settings)
     record: dict[str, object] = {**found, "settings": asdict(settings)}
     medians: dict[str, Summary] = {}
     for workload in workloads:
@@ -213,7 +221,7 @@ def main() -> None:
         own = next((line for line in lines if line.name == PAREN.name), None)
         if own is not None:
             medians[workload.name] = own
-            judged = judge(workload, own, [line for line in lines if line is not own])
+            judged = judge(workload, own, [line for line in lines if line is not own], settings.device)
             record[workload.name] |= {"verdicts": [asdict(verdict) for verdict in judged]}  # type: ignore[operator]
             print(verdicts(judged))
         for entry in entries:

@@ -20,6 +20,11 @@ KEEPING = {
 }
 
 
+def own_path() -> str:
+    """Where the modules of a process are looked for: this project, then what was given."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+
 @dataclass(frozen=True)
 class Contestant:
     """`peer`: the environment under `.venv-peers`, None for paren's own. `module`: what is run, with the workload and
@@ -32,17 +37,18 @@ class Contestant:
     keeping: bool = False
 
     @property
-    def python(self) -> Path:
-        """The interpreter."""
+    def own_python(self) -> Path:
+        """The interpreter of the contestant's environment."""
         return PEERS / self.peer / "bin" / "python" if self.peer is not None else Path(sys.executable)
 
-    def is_installed(self) -> bool:
-        """Whether the contestant's environment is there."""
-        return self.python.exists()
+    def is_installed(self, device: str) -> bool:
+        """Whether the contestant can take part. On a card torch is the one that paren runs on."""
+        return self.peer != "jax" if device == "cuda" else self.own_python.exists()
 
-    def command(self, workload: str, timed: int, threads: int, weights: Path) -> list[str]:
+    def command(self, workload: str, timed: int, threads: int, weights: Path, device: str) -> list[str]:
         """The command line of one process."""
-        command = [str(self.python), "-m", self.module, workload]
+        python = sys.executable if device == "cuda" else str(self.own_python)
+        command = [python, "-m", self.module, workload]
         if self.variant is not None:
             command.append(self.variant)
         command += ["--timed", str(timed)]
@@ -51,13 +57,13 @@ class Contestant:
         if self.peer == "jax":  # XLA has no option for the number of its threads
             cores = sorted(os.sched_getaffinity(0))[:threads]
             return ["taskset", "-c", ",".join(map(str, cores)), *command]
-        return [*command, "--threads", str(threads)]
+        return [*command, "--threads", str(threads), "--device", device]
 
     def environment(self, threads: int, caches: Path) -> dict[str, str]:
         """The variables of the process; what it compiles is cached below `caches` and nowhere else."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(("PAREN_", "MALLOC_"))}
         given |= {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": own_path(),
             "OMP_NUM_THREADS": str(threads),
             "PAREN_CACHE": str(caches / "paren"),
             "TORCHINDUCTOR_CACHE_DIR": str(caches / self.name),

@@ -32,6 +32,7 @@ GOALS = {
     "W4": Goal(0.35, 1.0, warm=1.5),
     "W5": Goal(0.75, 0.50),
 }
+CARD_GOALS = {"W6": Goal(0.90, 0.80)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def summarise(name: str, outcomes: Sequence[Outcome]) -> Summary:
         seconds=middle,
         least=min(min(outcome.seconds) for outcome in outcomes),
         spread=(max(medians) - min(medians)) / middle,
-        peak=round(median(outcome.peak for outcome in outcomes)),
+        peak=round(median(_peak(outcome) for outcome in outcomes)),
         anonymous=round(median(outcome.anonymous for outcome in outcomes)),
         began_cold=outcomes[0].began,
         first_cold=outcomes[0].first,
@@ -86,6 +87,12 @@ def summarise(name: str, outcomes: Sequence[Outcome]) -> Summary:
         disturbed=sum(outcome.others > DISTURBED for outcome in outcomes),
         losses=outcomes[0].losses,
     )
+
+
+def _peak(outcome: Outcome) -> int:
+    """The most memory of the card that runs, or of the process."""
+    on_card = outcome.more.get("card_peak")
+    return on_card if isinstance(on_card, int) else outcome.peak
 
 
 def disagreement(workload: Workload, losses: Sequence[float], reference: Sequence[float]) -> str:
@@ -124,9 +131,12 @@ class Verdict:
         return self.value <= self.goal
 
 
-def judge(workload: Workload, paren: Summary, peers: Sequence[Summary]) -> list[Verdict]:
-    """The verdicts on a workload; peers that do other work do not count."""
-    goal = GOALS[workload.name]
+def judge(workload: Workload, paren: Summary, peers: Sequence[Summary], device: str = "cpu") -> list[Verdict]:
+    """The verdicts on a workload, where it has goals on the device; peers that do other work do not count."""
+    goals = GOALS if device == "cpu" else CARD_GOALS
+    if workload.name not in goals:
+        return []
+    goal = goals[workload.name]
     same = [peer for peer in peers if not peer.disagrees]
     found = []
     if same:

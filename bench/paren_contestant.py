@@ -1,4 +1,5 @@
-"""paren as a contestant: `python -m bench.paren_contestant W3 --weights FILE [--timed N] [--threads N]`.
+"""paren as a contestant: `python -m bench.paren_contestant W3 --weights FILE [--timed N] [--threads N]
+[--device cuda]`.
 
 It trains through `paren.load` and `Experiment.run`, with a progress view that notes when steps are over: so a step's
 time holds everything that the loop does for it, its line in the metrics included. `--prepare` only writes the file of
@@ -152,6 +153,15 @@ def _names_in_paren(workload: LanguageModel) -> dict[str, str]:
     return names
 
 
+def card_peak(device: str) -> dict[str, int]:
+    """The most memory of the card that was in use, in bytes, by the same count as the peers' (torch's allocator)."""
+    if device == "cpu":
+        return {}
+    import torch  # which a run on a card has loaded already
+
+    return {"card_peak": torch.cuda.max_memory_allocated()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
@@ -159,6 +169,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--timed", type=int)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     workload = WORKLOADS[given.workload]
     if given.prepare:
@@ -175,8 +186,8 @@ def main() -> None:
     file, variant, settings = settings_of(workload, timed, given.weights.resolve())
     experiment = paren.load(file, variant=variant, set=settings)
     with tempfile.TemporaryDirectory() as folder:
-        experiment.run(out=folder, threads=given.threads, progress=view)
-    recorder.finish({"paren": version("paren"), "torch": version("torch")})
+        experiment.run(out=folder, device=given.device, threads=given.threads, progress=view)
+    recorder.finish({"paren": version("paren"), "torch": version("torch")}, **card_peak(given.device))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""PyTorch as a contestant: `python -m bench.peers.torch_peer W3 VARIANT [--timed N] [--threads N]`.
+"""PyTorch as a contestant: `python -m bench.peers.torch_peer W3 VARIANT [--timed N] [--threads N]
+[--device cuda]`.
 
 Variants: `eager`; `compile` (forward and backward through inductor, the fused optimizer); `compile-all` (the optimizer
 compiled too); for W4 also `slice` (eager, batches are slices of shuffled arrays) and `loader` (a DataLoader and the
@@ -75,11 +76,11 @@ class LanguageModelModule(nn.Module):
         return F.cross_entropy(logits.view(batch * length, -1), targets.view(-1))
 
 
-def language_model_step(sizes: LanguageModel, variant: str) -> Callable[[int], float]:
+def language_model_step(sizes: LanguageModel, variant: str, device: str) -> Callable[[int], float]:
     """A function that runs the optimizer step of a number and gives its loss."""
-    model = LanguageModelModule(sizes)
+    model = LanguageModelModule(sizes).to(device)
     batches = token_batches(sizes.vocabulary, sizes.length, sizes.batch, DIFFERENT_BATCHES)
-    tokens, targets = (torch.from_numpy(array).long() for array in batches)
+    tokens, targets = (torch.from_numpy(array).long().to(device) for array in batches)
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
@@ -88,7 +89,7 @@ def language_model_step(sizes: LanguageModel, variant: str) -> Callable[[int], f
     update = torch.compile(optimizer.step) if variant == "compile-all" else optimizer.step
 
     def step(number: int) -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=sizes.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=sizes.bfloat16):
             loss = compute(tokens[number % DIFFERENT_BATCHES], targets[number % DIFFERENT_BATCHES])
         loss.backward()
         update()
@@ -98,15 +99,17 @@ def language_model_step(sizes: LanguageModel, variant: str) -> Callable[[int], f
     return step
 
 
-def network_epochs(sizes: Network, variant: str) -> tuple[Callable[[], Iterator[tuple[Tensor, Tensor]]], Callable]:
+def network_epochs(
+    sizes: Network, variant: str, device: str
+) -> tuple[Callable[[], Iterator[tuple[Tensor, Tensor]]], Callable]:
     """The batches of an epoch, and a function that runs a step on one and gives its loss."""
     layers: list[nn.Module] = []
     for weight, bias in network_weights(sizes.layers):
         linear = nn.Linear(weight.shape[1], weight.shape[0])
         linear.weight.data, linear.bias.data = torch.from_numpy(weight), torch.from_numpy(bias)
         layers += [linear, nn.ReLU()]
-    model = nn.Sequential(*layers[:-1])
-    x, label = (torch.from_numpy(array) for array in labelled_pairs(sizes.rows))
+    model = nn.Sequential(*layers[:-1]).to(device)
+    x, label = (torch.from_numpy(array).to(device) for array in labelled_pairs(sizes.rows))
     optimizer = torch.optim.Adam(model.parameters(), lr=sizes.rate, **OPTIMIZER[variant])
 
     def plain(x: Tensor, label: Tensor) -> Tensor:
@@ -122,7 +125,7 @@ def network_epochs(sizes: Network, variant: str) -> tuple[Callable[[], Iterator[
         if variant == "loader":
             yield from loader
             return
-        order = torch.randperm(len(x))
+        order = torch.randperm(len(x), device=device)
         shuffled, labels = x[order], label[order]
         for begin in range(0, sizes.steps * sizes.batch, sizes.batch):
             yield shuffled[begin : begin + sizes.batch], labels[begin : begin + sizes.batch]
@@ -143,19 +146,21 @@ def main() -> None:
     parser.add_argument("variant", choices=OPTIMIZER)
     parser.add_argument("--timed", type=int)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     sizes = WORKLOADS[given.workload]
     recorder = Recorder(given.timed or sizes.timed)
     if isinstance(sizes, Network):
-        batches, train = network_epochs(sizes, given.variant)
+        batches, train = network_epochs(sizes, given.variant, given.device)
         recorder.begin()
         train(*next(batches()))  # a step more than the others have: it compiles
         recorder.first()
         time_epochs(recorder, lambda _: sum(train(*batch) for batch in batches()) / sizes.steps)
     else:
-        time_steps(recorder, language_model_step(sizes, given.variant), sizes.untimed)
-    recorder.finish({"torch": torch.__version__})
+        time_steps(recorder, language_model_step(sizes, given.variant, given.device), sizes.untimed)
+    more = {"card_peak": torch.cuda.max_memory_allocated()} if given.device == "cuda" else {}
+    recorder.finish({"torch": torch.__version__}, **more)
 
 
 if __name__ == "__main__":

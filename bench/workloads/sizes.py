@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-RATE, BETAS, EPSILON, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1  # AdamW of W1, W2, W3, W5; matrices decay, vectors do not
+RATE, BETAS, EPSILON, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1  # AdamW of all but W4; matrices decay, vectors do not
 DIFFERENT_BATCHES = 4  # step i takes batch i % 4
 
 
@@ -103,7 +103,7 @@ class Network:
 
 Workload = LanguageModel | Network
 
-WORKLOADS: dict[str, Workload] = {
+WORKLOADS: dict[str, Workload] = {  # W6 is for cards: a step of it takes a minute of two cores
     workload.name: workload
     for workload in (
         LanguageModel("W1", 12, 12, 768, 50_257, 1_024, 1, untimed=1, timed=5),
@@ -111,5 +111,6 @@ WORKLOADS: dict[str, Workload] = {
         LanguageModel("W3", 2, 4, 128, 256, 64, 8, untimed=20, timed=400),
         Network("W4"),
         LanguageModel("W5", 6, 6, 384, 65, 256, 16, untimed=2, timed=12),
+        LanguageModel("W6", 12, 12, 768, 50_257, 1_024, 32, untimed=3, timed=12, bfloat16=True, agreement=2e-3),
     )
 }
