@@ -32,6 +32,7 @@ from paren.passes.assemble import (
 )
 from paren.pipeline import prepare
 from paren.plan.plan import Place, Plan
+from paren.runtime.array import AnyArray
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT, Bytes, resident_bytes
@@ -165,7 +166,7 @@ class CompiledEngine:
         self._adds = adds(program)
         begin = max(64, 4 * layout.trained)
         whole = device.allocate(begin + live)
-        self._gradients = whole[: 4 * layout.trained].view(np.float32)
+        self._gradients: AnyArray = whole[: 4 * layout.trained].view(np.float32)
         self._arena = whole[begin:]
         self._training_arena = self._arena if self._adds else whole
         self._registers = _place_together(device, REGISTERS)
@@ -186,7 +187,7 @@ class CompiledEngine:
         """Everything that a step computes, as one sequence if it makes one call, else as one for each microbatch and
         one that ends the step."""
         self._accumulate.bind(self._training_state, self._batch.arrays, self._training_arena)
-        self._finish.bind({"gradients": self._gradients} | self._registers, {}, self._arena)
+        self._finish.bind({"gradients": self._gradients, **self._registers}, {}, self._arena)
         tasks: list[Task] = [*self._finish.tasks, self.device.stop_if(Cell(self._registers[STOP]))]
         for key, state in self._update_states().items():
             self._updates[key].bind(state, self._registers, self._arena)

@@ -13,8 +13,9 @@ from paren.ir.op import Array
 from paren.ir.types import holds_floats
 from paren.plan.memory import launches_of
 from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
+from paren.runtime.array import AnyArray, AnyBytes, DeviceArray
 from paren.runtime.device import Device
-from paren.runtime.memory import ALIGNMENT, Bytes
+from paren.runtime.memory import ALIGNMENT
 from paren.runtime.origin import originates, originating_node
 from paren.runtime.task import Cell, Task, address_of
 from paren.text.errors import InternalError
@@ -64,13 +65,15 @@ class Executable:
         self._named = {
             place: [buffer for buffer in plan.buffers if buffer.place is place] for place in (Place.STATE, Place.INPUT)
         }
-        self._bound: dict[int, Array] = {}
-        self._arena: Bytes | None = None
+        self._bound: dict[int, AnyArray] = {}
+        self._arena: AnyBytes | None = None
         self._tasks = [self._task(step) for step in plan.steps]
         self._run = device.sequence(self._tasks)
         self.observer: Observer | None = None
 
-    def run(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> dict[str, Array]:
+    def run(
+        self, state: Mapping[str, AnyArray], inputs: Mapping[str, AnyArray], arena: AnyBytes
+    ) -> dict[str, AnyArray]:
         """Runs all steps. Gives the outputs as views of the arena or the state, valid until the next run.
 
         `state` and `inputs` map names to C-contiguous arrays of the buffers' types (more names than needed are fine);
@@ -96,31 +99,44 @@ class Executable:
         observer.regions(times)
 
     def first_nonfinite(
-        self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes, graph: Graph | None = None
+        self, state: Mapping[str, AnyArray], inputs: Mapping[str, AnyArray], arena: AnyBytes, graph: Graph | None = None
     ) -> NonFinite | None:
         """Runs step by step, changing the state as `run` does, to the first step that originates a value that is not
         finite; if none does (a parameter or an input was not finite), the first step that stored one.
 
-        With the `graph` that was planned, the node within the step is found; it needs a copy of what a step reads.
+        With the `graph` that was planned, the node within the step is found; it needs a copy of what a step overwrites,
+        and where arrays do not lie in host memory, of all that the step reads and writes.
         """
         self.bind(state, inputs, arena)
         first: NonFinite | None = None
         for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
-            read = {self._buffers[id_].name: np.array(self._cells[id_].array) for id_ in step.reads}
+            read = {id_: np.array(self._cells[id_].array) for id_ in self._overwritten(step)}
             self.device.sequence([task])()
             self.device.synchronise()
-            written = {self._buffers[id_].name: self._cells[id_].array for id_ in step.writes}
+            written = {self._buffers[id_].name: np.asarray(self._cells[id_].array) for id_ in step.writes}
             bad = [name for name, array in written.items() if holds_floats(array) and not np.isfinite(array).all()]
             if not bad:
                 continue
+            read |= {id_: np.asarray(self._cells[id_].array) for id_ in step.reads if id_ not in read}
+            stored = {self._buffers[id_].name: array for id_, array in read.items()}
             found = NonFinite(number, step.nodes, step.spans, bad[0], step.nodes[-1].rpartition(" ")[2], step.spans[-1])
-            node = _origin(graph, step, read)
+            node = _origin(graph, step, stored)
             if node is not None:
                 return replace(found, operation=node.op.name, span=node.span)
-            if originates(list(written.values()), list(read.values())):
+            if originates(list(written.values()), list(stored.values())):
                 return found
             first = first or found
         return first
+
+    def _overwritten(self, step: Step) -> list[int]:
+        """The buffers that a step reads and that do not outlast it: what it writes lies in the same place."""
+        ranges = {id_: self._range(id_) for id_ in {*step.reads, *step.writes}}
+        written = [ranges[id_] for id_ in step.writes]
+        return [id_ for id_ in step.reads if any(_meet(ranges[id_], other) for other in written)]
+
+    def _range(self, id_: int) -> tuple[int, int]:
+        address = address_of(self._cells[id_].array)
+        return address, address + self._buffers[id_].type.bytes
 
     def _task(self, step: Step) -> Task:
         match step:
@@ -141,7 +157,7 @@ class Executable:
         """The steps, for a sequence that is made of several plans. They run on what was bound last."""
         return self._tasks
 
-    def bind(self, state: Mapping[str, Array], inputs: Mapping[str, Array], arena: Bytes) -> None:
+    def bind(self, state: Mapping[str, AnyArray], inputs: Mapping[str, AnyArray], arena: AnyBytes) -> None:
         """Makes the steps work on these arrays, as `run` does before it runs them."""
         if arena is not self._arena:
             self._bind_arena(arena)
@@ -150,7 +166,7 @@ class Executable:
         for buffer in self._named[Place.INPUT]:
             self._bind_named(buffer, inputs)
 
-    def _bind_arena(self, arena: Bytes) -> None:
+    def _bind_arena(self, arena: AnyBytes) -> None:
         if arena.dtype != np.uint8 or arena.ndim != 1 or arena.size < self.plan.arena_bytes:
             raise InternalError("runtime", f"the arena is {arena.size} bytes, {self.plan.arena_bytes} are planned")
         if address_of(arena) % ALIGNMENT:
@@ -161,7 +177,7 @@ class Executable:
                 self._cells[buffer.id].array = part.view(buffer.type.dtype.numpy).reshape(buffer.type.shape)
         self._arena = arena
 
-    def _bind_named(self, buffer: Buffer, arrays: Mapping[str, Array]) -> None:
+    def _bind_named(self, buffer: Buffer, arrays: Mapping[str, AnyArray]) -> None:
         try:
             array = arrays[buffer.name]
         except KeyError:
@@ -174,14 +190,18 @@ class Executable:
         self._bound[buffer.id] = array
         self._cells[buffer.id].array = array
 
-    def _check(self, buffer: Buffer, array: Array) -> None:
+    def _check(self, buffer: Buffer, array: AnyArray) -> None:
         type_ = buffer.type
         if array.dtype != type_.dtype.numpy or array.shape != type_.shape:
             shape = " ".join(map(str, array.shape))
             place = f"{buffer.place.value} {buffer.name}"
             raise InternalError("runtime", f"{place} is {array.dtype}[{shape}], the plan needs {type_}")
-        if not array.flags.c_contiguous:
+        if not isinstance(array, DeviceArray) and not array.flags.c_contiguous:
             raise InternalError("runtime", f"{buffer.place.value} {buffer.name} is not contiguous")
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _origin(graph: Graph | None, step: Step, read: Mapping[str, Array]) -> Node | None:

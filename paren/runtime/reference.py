@@ -31,15 +31,15 @@ class ReferenceDevice:
         """Kernels need no preparation here."""
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
-        return Task(lambda: run_kernel(kernel, [cell.array.reshape(-1) for cell in cells]))
+        return Task(lambda: run_kernel(kernel, [cell.values.reshape(-1) for cell in cells]))
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
-        return Task(lambda: multiply(product, a.array, b.array, c.array))
+        return Task(lambda: multiply(product, a.values, b.values, c.values))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:
-            to = target.array.reshape(-1).view(np.uint8)
-            to[:size] = source.array.reshape(-1).view(np.uint8)[:size]
+            to = target.values.reshape(-1).view(np.uint8)
+            to[:size] = source.values.reshape(-1).view(np.uint8)[:size]
 
         return Task(run)
 
@@ -58,7 +58,7 @@ class ReferenceDevice:
         def run(times: int = 1) -> int:
             for done in range(times):
                 for task in tasks:
-                    if task.flag is not None and task.flag.array[()]:
+                    if task.flag is not None and task.flag.values[()]:
                         return done
                     task.run()
             return times
@@ -73,7 +73,7 @@ def _run_piece(piece: Piece, index: tuple[int, ...], cells: Mapping[int, Cell]) 
     """A piece of a loop at an index of the loop axes, in the first lane of the scratch."""
     step = piece.step
     arrays = [
-        cells[id].array.reshape(-1).view(dtype.numpy) for id, dtype in zip(piece.buffers, piece.dtypes, strict=True)
+        cells[id].values.reshape(-1).view(dtype.numpy) for id, dtype in zip(piece.buffers, piece.dtypes, strict=True)
     ]
     offsets = [
         offset + sum(move * i for move, i in zip(moves, index, strict=True))

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.ir.op import Array
+from paren.runtime.array import AnyArray, DeviceArray
+from paren.text.errors import InternalError
 
 Words = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -18,24 +20,31 @@ Addresses = npt.NDArray[np.uint64]
 class Cell:
     """The place of one buffer. Its array may be replaced between runs; tables of addresses that watch it follow."""
 
-    def __init__(self, array: Array | None = None) -> None:
+    def __init__(self, array: AnyArray | None = None) -> None:
         self._array = array
         self._watchers: list[tuple[Addresses, int, int]] = []
 
     @property
-    def array(self) -> Array:
+    def array(self) -> AnyArray:
         if self._array is None:
             raise LookupError("the buffer has no array yet")
         return self._array
 
     @array.setter
-    def array(self, array: Array) -> None:
+    def array(self, array: AnyArray) -> None:
         if array is self._array:
             return
         self._array = array
         address = address_of(array)
         for table, place, offset in self._watchers:
             table[place] = address + offset
+
+    @property
+    def values(self) -> Array:
+        """The array, for a device whose arrays lie in host memory."""
+        if isinstance(self.array, DeviceArray):
+            raise InternalError("runtime", f"{self.array} is not in host memory")
+        return self.array
 
     def watch(self, table: Addresses, place: int, offset: int = 0) -> None:
         """Keeps `table[place]` at the address of the array, `offset` bytes further on."""
@@ -44,7 +53,9 @@ class Cell:
             table[place] = address_of(self._array) + offset
 
 
-def address_of(array: Array) -> int:
+def address_of(array: AnyArray) -> int:
+    if isinstance(array, DeviceArray):
+        return array.address
     return int(array.__array_interface__["data"][0])
 
 
