@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 
@@ -31,11 +30,12 @@ from paren.passes.assemble import (
     gradient_slot,
 )
 from paren.pipeline import prepare
-from paren.plan.plan import Place, Plan
-from paren.runtime.array import AnyArray
+from paren.plan.plan import Plan
+from paren.runtime.array import AnyArray, AnyBytes
+from paren.runtime.block import Block, input_types, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
-from paren.runtime.memory import ALIGNMENT, Bytes, resident_bytes
+from paren.runtime.memory import resident_bytes
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
 from paren.text.source import Span
@@ -54,26 +54,15 @@ REGISTERS = {
 }
 
 
-def _place_together(device: Device, types: Mapping[str, TensorType]) -> dict[str, Array]:
-    """An array of each type in one allocation, each on 64 bytes."""
-    ends = list(accumulate(-(-type_.bytes // ALIGNMENT) * ALIGNMENT for type_ in types.values()))
-    block = device.allocate(ends[-1])
-    places = zip(types.items(), [0, *ends], strict=False)
-    return {
-        name: block[begin : begin + type_.bytes].view(type_.dtype.numpy).reshape(type_.shape)
-        for (name, type_), begin in places
-    }
-
-
 class _Inputs:
     """What a plan reads of a batch, at one place for the whole run: its steps stay bound, and lie on 64 bytes."""
 
     def __init__(self, device: Device, plan: Plan, seed: int) -> None:
-        types = {buffer.name: buffer.type for buffer in plan.buffers if buffer.place is Place.INPUT}
-        self.arrays = _place_together(device, types) if types else {}
+        self._block = Block(device, input_types(plan))
+        self.arrays = self._block.arrays
         self._seed = np.array(seed % 2**32, np.uint32)
 
-    def fill(self, microbatch: Microbatch, step: int) -> dict[str, Array]:
+    def fill(self, microbatch: Microbatch, step: int) -> dict[str, AnyArray]:
         """Copies a microbatch in; gives the arrays."""
         given = microbatch.fields | {
             "$rows": microbatch.rows,
@@ -81,12 +70,13 @@ class _Inputs:
             "$seed": self._seed,
             "$step": np.array(step, np.uint32),
         }
-        for name, array in self.arrays.items():
+        for name, array in self._block.host.items():
             value = given[name]
             if (value.dtype, value.shape) != (array.dtype, array.shape):
                 given_type, wanted = (f"{each.dtype}{list(each.shape)}" for each in (value, array))
                 raise InternalError("engine", f"{name} of a batch is {given_type}, the plan needs {wanted}")
             np.copyto(array, value)
+        self._block.send()
         return self.arrays
 
 
@@ -103,29 +93,31 @@ class _Chunk:
     def bind(
         self,
         tasks: Sequence[Task],
-        registers: dict[str, Array],
-        rates: Sequence[Array],
-        batch: dict[str, Array],
-        arena: Bytes,
+        registers: dict[str, AnyArray],
+        rates: Sequence[AnyArray],
+        batch: dict[str, AnyArray],
+        arena: AnyBytes,
     ) -> None:
         """Puts the tasks of one step, which read `batch`, between those of the two graphs."""
-        self._arrays = _place_together(self._device, self.plans.types)
-        state = self._arrays | dict(zip((RATE,), rates, strict=False))
-        self._feed.bind(state | batch, state | self._sources, arena)
+        self._block = Block(self._device, self.plans.types)
+        state = self._block.arrays | dict(zip((RATE,), rates, strict=False))
+        sources = {name: place(self._device, array) for name, array in self._sources.items()}
+        self._feed.bind(state | batch, state | sources, arena)
         self._keep.bind(state, state | registers, arena)
         self._run = self._device.sequence([*self._feed.tasks, *tasks, *self._keep.tasks])
 
     def run(self, table: Table) -> Array:
         """The history of the steps that were made: float64[n 4]."""
-        arrays, count = self._arrays, len(table.counts)
-        arrays[PLACES][:count] = table.places
-        arrays[COUNTS][:count] = table.counts
-        arrays[FIRST][...] = table.position
-        arrays[CURSOR][...] = 0
-        arrays[HISTORY][:count] = 0
+        host, count = self._block.host, len(table.counts)
+        host[PLACES][:count] = table.places
+        host[COUNTS][:count] = table.counts
+        host[FIRST][...] = table.position
+        host[CURSOR][...] = 0
+        host[HISTORY][:count] = 0
+        self._block.send()
         done = self._run(count)
         self._device.synchronise()
-        return np.array(arrays[HISTORY][:done])
+        return np.array(self._block.arrays[HISTORY][:done])
 
 
 class CompiledEngine:
@@ -169,15 +161,17 @@ class CompiledEngine:
         self._gradients: AnyArray = whole[: 4 * layout.trained].view(np.float32)
         self._arena = whole[begin:]
         self._training_arena = self._arena if self._adds else whole
-        self._registers = _place_together(device, REGISTERS)
-        self._rates: list[Array] = []
+        rates = sum(RATE in plans.updates[key].outputs for key in self._updates)
+        self._block = Block(device, REGISTERS | {f"{RATE} {number}": REGISTERS[SCALE] for number in range(rates)})
+        self._registers = {name: self._block.arrays[name] for name in REGISTERS}
+        self._rates = [self._block.arrays[f"{RATE} {number}"] for number in range(rates)]
         trained = [name for group in program.updates for name in group.parameters]
         parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
         self._forward_state = dict(parameters)
         if self._averages is not None:
             self._forward_state |= {name: layout.view(self._averages, name) for name in trained}
         gradients = {gradient_slot(name): layout.view(self._gradients, name) for name in trained}
-        self._training_state = parameters | gradients | self._registers
+        self._training_state = {**parameters, **gradients, **self._registers}
         self._batch = _Inputs(device, plans.accumulate, program.run.seed)
         self._evaluated = _Inputs(device, plans.evaluate, program.run.seed)
         self._diagnosed = {n: _Inputs(device, plan, program.run.seed) for n, plan in plans.diagnostics.items()}
@@ -201,11 +195,11 @@ class CompiledEngine:
 
     # State ----------------------------------------------------------------------------------------------------------
 
-    def _vector(self, size: int) -> Array:
+    def _vector(self, size: int) -> AnyArray:
         """Zeros. Their pages are touched by whoever writes them first: the threads of a step, and not this one."""
         return self.device.allocate(max(64, 4 * size))[: 4 * size].view(np.float32)
 
-    def _allocate_moments(self) -> dict[tuple[int, str], Array]:
+    def _allocate_moments(self) -> dict[tuple[int, str], AnyArray]:
         found = {}
         for group in self.program.updates:
             begin, end = self.layout.groups[group.number]
@@ -213,9 +207,10 @@ class CompiledEngine:
                 found[group.number, moment] = self._vector(end - begin)
         return found
 
-    def _update_states(self) -> dict[tuple[int, str], dict[str, Array]]:
+    def _update_states(self) -> dict[tuple[int, str], dict[str, AnyArray]]:
         """The state of each update, in the order in which they run."""
         states = {}
+        rates = iter(self._rates)
         for group in self.program.updates:
             begin, end = self.layout.groups[group.number]
             moments = {moment: self._moments[group.number, moment] for moment in group.moments}
@@ -226,8 +221,7 @@ class CompiledEngine:
                 if not group.flat:
                     vectors = {name: self.layout.view(vector, key, begin) for name, vector in vectors.items()}
                 if RATE in self.plans.updates[group.number, key].outputs:
-                    self._rates.append(_place_together(self.device, {RATE: REGISTERS[SCALE]})[RATE])
-                    vectors[RATE] = self._rates[-1]
+                    vectors[RATE] = next(rates)
                 states[group.number, key] = vectors
         return states
 
@@ -247,7 +241,7 @@ class CompiledEngine:
         """Whether the plan has memory for a copy of the state."""
         return self.plans.copies_state
 
-    def slots(self) -> dict[str, Array]:
+    def slots(self) -> dict[str, AnyArray]:
         """Live views of all persistent state by slot name."""
         layout = self.layout
         slots = {name: layout.view(self._parameters, name) for name in layout.offsets}
@@ -264,7 +258,8 @@ class CompiledEngine:
         """First values of a new engine: parameters from the program's initializers, averages equal to them; the moments
         are 0 already."""
         parameters = {name: self.layout.view(self._parameters, name) for name in self.layout.offsets}
-        self._initialize.run(parameters, {"$seed": np.array(seed % 2**32, np.uint32)}, self._arena)
+        drawn = {"$seed": place(self.device, np.array(seed % 2**32, np.uint32))}
+        self._initialize.run(parameters, drawn, self._arena)
         if self._averages is not None:
             self._averages[...] = self._parameters[: self.layout.trained]
 
@@ -338,9 +333,10 @@ class CompiledEngine:
         self._registers[LOSS][...] = self._registers[WEIGHT][...] = 0
 
     def _sums(self) -> StepSums:
-        loss, weight, squares = (float(self._registers[name]) for name in (LOSS, WEIGHT, SQUARES))
+        values = self._block.fetch()
+        loss, weight, squares = (float(values[name]) for name in (LOSS, WEIGHT, SQUARES))
         norm = math.sqrt(squares) / weight if weight else math.nan
-        return StepSums(loss, weight, norm, float(self._rates[0]) if self._rates else None)
+        return StepSums(loss, weight, norm, float(values[f"{RATE} 0"]) if self._rates else None)
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         """`loss` and each metric -> (weighted sum, weight), with dropout off and averages in place of parameters."""

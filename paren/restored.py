@@ -19,9 +19,10 @@ from paren.ir.program import Model, Program, Value
 from paren.lang.elaborate import elaborate_kept
 from paren.passes.precision import set_precision
 from paren.pipeline import plan_graph
+from paren.runtime.array import AnyArray, AnyBytes
+from paren.runtime.block import Block, input_types
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
-from paren.runtime.memory import Bytes
 from paren.text.errors import ParenError
 from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
@@ -29,7 +30,7 @@ from paren.train.run_directory import read_run_file
 TOKENIZER = "tokenizer.json"
 MOST_PLANS = 8  # numbers of rows whose plans a restored model keeps
 _LONGEST_LIST = 8  # characters that a message names
-AnyArray = TypeVar("AnyArray")
+Batch = TypeVar("Batch")
 
 
 @dataclass
@@ -45,9 +46,9 @@ class RestoredModel:
     program: Program = field(repr=False)
     step: int
     device: Device = field(repr=False)
-    weights: Mapping[str, Array] = field(repr=False)
-    _executables: dict[int, Executable] = field(default_factory=dict, repr=False)
-    _arena: Bytes = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
+    weights: Mapping[str, AnyArray] = field(repr=False)
+    _executables: dict[int, tuple[Executable, Block]] = field(default_factory=dict, repr=False)
+    _arena: AnyBytes = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
     @property
     def model(self) -> Model:
@@ -76,7 +77,7 @@ class RestoredModel:
                 "E-RUN-005", f"{path} could not be written ({error})", fix="give a path in a folder that is writable"
             ) from error
 
-    def __call__(self, *inputs: AnyArray) -> AnyArray:
+    def __call__(self, *inputs: Batch) -> Batch:
         """The model's result for a batch. Raises E-DATA-023 for inputs that do not fit the declared ones, or have
         values that the model cannot take (a token beyond its vocabulary, a number that is not finite)."""
         arrays = [array if isinstance(array, np.ndarray) else _from_torch(array) for array in inputs]
@@ -144,22 +145,25 @@ class RestoredModel:
             names = ", ".join(field.name for field in fields)
             raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
         rows = len(arrays[0])
-        executable = self._executable(rows)
-        given: dict[str, Array] = {field.name: array for field, array in zip(fields, arrays, strict=True)}
+        executable, block = self._executable(rows)
+        given = {field.name: array for field, array in zip(fields, arrays, strict=True)}
         given |= {"$rows": np.arange(rows, dtype=np.uint32), "$valid": np.ones(rows, np.float32)}
         given |= {"$seed": np.zeros((), np.uint32), "$step": np.zeros((), np.uint32)}
-        return np.array(executable.run(self.weights, given, self._arena)["result"])
+        for name, array in block.host.items():
+            np.copyto(array, given[name])
+        block.send()
+        return np.array(executable.run(self.weights, block.arrays, self._arena)["result"])
 
-    def _executable(self, rows: int) -> Executable:
-        executable = self._executables.get(rows)
-        if executable is None:
+    def _executable(self, rows: int) -> tuple[Executable, Block]:
+        """The plan for so many rows, and where its inputs lie."""
+        if rows not in self._executables:
             if len(self._executables) == MOST_PLANS:
                 del self._executables[next(iter(self._executables))]
             plan = plan_graph(set_precision(self.model.forward(rows), self.program.run.precision))
-            executable = self._executables[rows] = Executable(self.device, plan)
+            self._executables[rows] = Executable(self.device, plan), Block(self.device, input_types(plan))
             if max(64, plan.arena_bytes) > len(self._arena):
                 self._arena = self.device.allocate(max(64, plan.arena_bytes))
-        return executable
+        return self._executables[rows]
 
 
 class _Tensor(Protocol):
@@ -206,7 +210,7 @@ def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Pa
     program = read_program(out)
     weights = read_weights(out, best=best, checkpoints=checkpoints)
     values = dict(weights.parameters) | dict(weights.averages)
-    placed: dict[str, Array] = {}
+    placed: dict[str, AnyArray] = {}
     for slot in program.parameters:
         array = device.allocate(max(64, slot.type.bytes))[: slot.type.bytes]
         view = array.view(slot.type.dtype.numpy).reshape(slot.type.shape)

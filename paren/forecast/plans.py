@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from paren.ir.graph import Graph
-from paren.ir.op import Array
 from paren.ir.program import Program, Slot
 from paren.passes.assemble import (
     RATE,
@@ -24,6 +23,7 @@ from paren.pipeline import PLAIN, Planning, plan_graph
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import NOTHING_HELD, Held
 from paren.plan.plan import Plan
+from paren.runtime.array import AnyArray
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
 MANY_ROWS = 16 * ROW  # trained elements from which they are padded to whole rows of the sum of squares
@@ -40,7 +40,7 @@ class Layout:
     trained: int
     total: int
 
-    def view(self, vector: Array, name: str, begin: int = 0) -> Array:
+    def view(self, vector: AnyArray, name: str, begin: int = 0) -> AnyArray:
         """The parameter's part of a vector that starts at element `begin` of the layout, in its shape."""
         shape = self.shapes[name]
         offset = self.offsets[name] - begin

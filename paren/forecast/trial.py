@@ -10,6 +10,7 @@ from paren.data.loader import Microbatch
 from paren.ir.op import Array
 from paren.ir.types import TensorType
 from paren.plan.plan import Place, Plan
+from paren.runtime.array import AnyArray
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
@@ -25,14 +26,16 @@ def time_call(device: Device, plan: Plan, microbatch: Microbatch) -> float:
     ordinary. Needs the plan's arena and state for a moment, less than a run does.
     """
     executable = Executable(device, plan)
-    state, inputs = {}, {}
+    state: dict[str, AnyArray] = {}
+    inputs: dict[str, AnyArray] = {}
     given: dict[str, Array] = {**microbatch.fields, "$rows": microbatch.rows, "$valid": microbatch.valid}
     for buffer in plan.buffers:
         if buffer.place is Place.ARENA:
             continue
         array = _allocate(device, buffer.type)
         if buffer.place is Place.STATE:
-            state[buffer.name] = _with_small_numbers(array)
+            state[buffer.name] = array
+            _fill_with_small_numbers(array)
         else:
             inputs[buffer.name] = array
             if buffer.name in given:
@@ -47,16 +50,15 @@ def time_call(device: Device, plan: Plan, microbatch: Microbatch) -> float:
     return min(times)
 
 
-def _allocate(device: Device, type_: TensorType) -> Array:
+def _allocate(device: Device, type_: TensorType) -> AnyArray:
     block = device.allocate(max(ALIGNMENT, type_.bytes))[: type_.bytes]
     return block.view(type_.dtype.numpy).reshape(type_.shape)
 
 
-def _with_small_numbers(array: Array) -> Array:
+def _fill_with_small_numbers(array: AnyArray) -> None:
     if array.dtype.kind == "f":
         flat = array.reshape(-1)
-        block = np.random.default_rng(0).normal(scale=0.02, size=min(flat.size, 1 << 16))
+        block = np.random.default_rng(0).normal(scale=0.02, size=min(flat.size, 1 << 16)).astype(array.dtype)
         for begin in range(0, flat.size, len(block) or 1):
             part = flat[begin : begin + len(block)]
             part[...] = block[: len(part)]
-    return array

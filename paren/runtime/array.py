@@ -122,8 +122,7 @@ class DeviceArray:
         if copy is False:
             raise ValueError(f"{self} cannot be read without a copy")
         values: Array = np.empty(self.shape, self.dtype)
-        if self.size:
-            self.transfers.download(self.address, values)
+        fetch(self, values)
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __float__(self) -> float:
@@ -145,6 +144,23 @@ class DeviceArray:
 
 AnyArray = Array | DeviceArray
 AnyBytes = Bytes | DeviceArray
+
+
+def on_host(array: AnyArray) -> Array:
+    """The array, where only one in host memory can be."""
+    if isinstance(array, DeviceArray):
+        raise InternalError("runtime", f"{array} is not in host memory")
+    return array
+
+
+def fetch(array: AnyArray, target: Array) -> None:
+    """Fills a C-contiguous array in host memory with the values of one of its type and shape."""
+    if not isinstance(array, DeviceArray):
+        target[...] = array
+    elif (array.dtype, array.shape) != (target.dtype, target.shape):
+        raise InternalError("runtime", f"{array} does not fit {target.dtype}{list(target.shape)}")
+    elif array.size:
+        array.transfers.download(array.address, target)
 
 
 def _fill(part: DeviceArray, value: Array) -> None:

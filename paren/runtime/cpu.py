@@ -60,6 +60,7 @@ class CpuDevice:
     fall-back: a pool of Python threads."""
 
     name = "cpu"
+    own_memory = False
 
     def __init__(
         self,

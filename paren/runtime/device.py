@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Loop, Product
+from paren.runtime.array import AnyBytes
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
 from paren.text.errors import Note, ParenError, did_you_mean
@@ -26,6 +24,10 @@ class Device(Protocol):
     name: str
     reason: str  # why this device, when `auto` chose it; else empty
     threads: int
+
+    @property
+    def own_memory(self) -> bool:
+        """Whether `allocate` gives arrays of a memory that is not the host's, as `DeviceArray`."""
 
     @property
     def target(self) -> str:
@@ -43,8 +45,8 @@ class Device(Protocol):
     def notes(self) -> Sequence[str]:
         """What went less well than it could, in words: a cache that cannot be written, a fall-back in use."""
 
-    def allocate(self, size: int) -> npt.NDArray[np.uint8]:
-        """`size` bytes of zeros, aligned to 64 bytes. Raises E-MEM-002."""
+    def allocate(self, size: int) -> AnyBytes:
+        """`size` bytes of zeros, aligned to 64 bytes, in the memory that kernels read. Raises E-MEM-002."""
 
     def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
         """Makes kernels ready to launch, and those `by_rows` ready to run some of their rows in a loop; equal ones

@@ -17,6 +17,7 @@ from paren.runtime.task import Cell, Runs, Task
 
 class ReferenceDevice:
     name = "reference"
+    own_memory = False
     reason = ""
     threads = 1
     target = ""

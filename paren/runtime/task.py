@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.ir.op import Array
-from paren.runtime.array import AnyArray, DeviceArray
-from paren.text.errors import InternalError
+from paren.runtime.array import AnyArray, DeviceArray, on_host
 
 Words = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -42,9 +41,7 @@ class Cell:
     @property
     def values(self) -> Array:
         """The array, for a device whose arrays lie in host memory."""
-        if isinstance(self.array, DeviceArray):
-            raise InternalError("runtime", f"{self.array} is not in host memory")
-        return self.array
+        return on_host(self.array)
 
     def watch(self, table: Addresses, place: int, offset: int = 0) -> None:
         """Keeps `table[place]` at the address of the array, `offset` bytes further on."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from paren.ir.op import Array
 from paren.ir.program import Best
+from paren.runtime.array import AnyArray
 from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE
@@ -27,7 +27,7 @@ class BestStore:
     files: Files = field(default_factory=Files)
 
     def save(
-        self, slots: Mapping[str, Array], roles: Mapping[str, str], step: int, metric: str, value: float
+        self, slots: Mapping[str, AnyArray], roles: Mapping[str, str], step: int, metric: str, value: float
     ) -> BestRecord:
         """Copies parameters and averages. Raises E-CKPT-008 if the disk refuses; the best before is then untouched."""
         path = self.folder / f"parameters-{step:06d}.safetensors"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from paren.ir.op import Array
+from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, Report
 from paren.text.size import show_bytes
 from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
@@ -74,7 +75,7 @@ class CheckpointStore:
     head: Checkpoint | None = None
 
     def save(
-        self, slots: Mapping[str, Array], roles: Mapping[str, str], state: LoopState, metrics_bytes: int
+        self, slots: Mapping[str, AnyArray], roles: Mapping[str, str], state: LoopState, metrics_bytes: int
     ) -> Checkpoint:
         """Publishes the state as `root/STEP`, moves `latest` to it, and deletes checkpoints beyond `keep`.
 
@@ -170,7 +171,7 @@ class CheckpointStore:
     def _write(
         self,
         target: Path,
-        slots: Mapping[str, Array],
+        slots: Mapping[str, AnyArray],
         roles: Mapping[str, str],
         state: LoopState,
         metrics_bytes: int,
@@ -215,7 +216,7 @@ class CheckpointStore:
             raise
         return Checkpoint(target, manifest)
 
-    def _write_file(self, path: Path, part: Mapping[str, Array], roles: Mapping[str, str], step: int) -> Written:
+    def _write_file(self, path: Path, part: Mapping[str, AnyArray], roles: Mapping[str, str], step: int) -> Written:
         def check(name: str, chunk: Array) -> None:
             if roles[name] in FINITE_ROLES and chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
                 raise ParenError(
@@ -285,7 +286,7 @@ class CheckpointStore:
             return [Note("there is no earlier checkpoint")]
         return [Note(f"the checkpoint before it, {self.head.folder}, is intact")]
 
-    def _not_saved(self, target: Path, slots: Mapping[str, Array], error: OSError) -> ParenError:
+    def _not_saved(self, target: Path, slots: Mapping[str, AnyArray], error: OSError) -> ParenError:
         needed = sum(array.nbytes for array in slots.values())
         return ParenError(
             "E-CKPT-008",
@@ -296,7 +297,7 @@ class CheckpointStore:
         )
 
 
-def restore(checkpoint: Checkpoint, slots: Mapping[str, Array], roles: Mapping[str, str] | None = None) -> None:
+def restore(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], roles: Mapping[str, str] | None = None) -> None:
     """Fills `slots` from a checkpoint, verifying every byte on the way.
 
     With `roles`, the checkpoint must hold exactly these slots; without, it must hold at least them. Raises E-CKPT-006
@@ -309,7 +310,7 @@ def restore(checkpoint: Checkpoint, slots: Mapping[str, Array], roles: Mapping[s
             _read_file(checkpoint, file, stored, wanted)
 
 
-def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, Array | None]) -> None:
+def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, AnyArray | None]) -> None:
     path = checkpoint.folder / file
     tensors: list[str] = []
     try:
@@ -340,7 +341,7 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
         raise Damaged(f"the header of {file} does not match the file's digest")
 
 
-def _compare(checkpoint: Checkpoint, slots: Mapping[str, Array], exact: bool) -> None:
+def _compare(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], exact: bool) -> None:
     report = Report()
     stored = checkpoint.manifest.slots
     name_of = checkpoint.folder.name

@@ -9,6 +9,7 @@ from typing import Protocol
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.data.resident import Table
 from paren.ir.op import Array
+from paren.runtime.array import AnyArray
 from paren.text.source import Span
 
 
@@ -59,10 +60,11 @@ class Engine(Protocol):
         """Gives every slot of a new engine its first value, a function of `seed`; moments are 0 before."""
         ...
 
-    def slots(self) -> dict[str, Array]:
+    def slots(self) -> Mapping[str, AnyArray]:
         """All persistent state by slot name: parameters, moments as `owner/moment`, averages as `owner/average`.
 
-        The arrays are C-contiguous live views: reading them saves the state, writing into them restores it.
+        The arrays are C-contiguous live views, where the device has them: reading them saves the state, writing into
+        them restores it.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.ir.op import Array
+from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.train.checkpoint import Checkpoint, CheckpointStore, restore
 from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
@@ -61,7 +61,7 @@ def stored_identity(store: CheckpointStore, wanted: str) -> Mapping[str, Json] |
 
 
 def restore_newest(
-    store: CheckpointStore, candidates: Candidates, slots: Mapping[str, Array], roles: Mapping[str, str]
+    store: CheckpointStore, candidates: Candidates, slots: Mapping[str, AnyArray], roles: Mapping[str, str]
 ) -> Checkpoint:
     """Fills the slots from the first candidate that is whole, and says which were not.
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 from types import TracebackType
 
 from paren.ir.op import Array
+from paren.runtime.array import AnyArray, fetch
 from paren.runtime.memory import ALIGNMENT, allocate
 from paren.text.errors import ParenError
 from paren.train.best import BestStore
@@ -29,7 +30,7 @@ class Saver:
         checkpoints: CheckpointStore,
         best: BestStore,
         state: LoopState,
-        slots: Mapping[str, Array],
+        slots: Mapping[str, AnyArray],
         roles: Mapping[str, str],
         notice: Callable[[str], None],
         *,
@@ -56,13 +57,13 @@ class Saver:
         self.settle(wait=True)
         state = replace(self._state)
 
-        def write(slots: Mapping[str, Array]) -> Checkpoint:
+        def write(slots: Mapping[str, AnyArray]) -> Checkpoint:
             ready()
             return self._checkpoints.save(slots, self._roles, state, metrics_bytes)
 
         if goes_on and self._copy is not None:
             for name, array in self._slots.items():
-                self._copy[name][...] = array
+                fetch(array, self._copy[name])
             self._writing = self._thread.submit(write, self._copy)
             self.aside += 1
         else:
@@ -105,8 +106,8 @@ class Saver:
         self._best.retire({best.file for best in [*kept, self._state.best] if best is not None})
 
 
-def _allocate_like(slots: Mapping[str, Array]) -> dict[str, Array]:
-    """Room for a copy of every slot, in one allocation whose pages are touched by the first copy."""
+def _allocate_like(slots: Mapping[str, AnyArray]) -> dict[str, Array]:
+    """Room in host memory for a copy of every slot, in one allocation whose pages are touched by the first copy."""
     ends = list(accumulate(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in slots.values()))
     block = allocate(ends[-1])
     places = zip(slots.items(), [0, *ends], strict=False)

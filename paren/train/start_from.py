@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from paren.ir.op import Array
+from paren.runtime.array import AnyArray
 from paren.text.errors import ParenError, Report, did_you_mean
 from paren.text.source import Span
 from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_into
 
 
 def load_weights(
-    path: Path, names: Iterable[tuple[str, str]], parameters: Mapping[str, Array], span: Span | None
+    path: Path, names: Iterable[tuple[str, str]], parameters: Mapping[str, AnyArray], span: Span | None
 ) -> list[str]:
     """Fills every parameter from a safetensors file; returns the names in the file that no parameter took.
 
@@ -39,7 +39,7 @@ def _match(
     path: Path,
     entries: Mapping[str, Entry],
     renamed: Mapping[str, str],
-    parameters: Mapping[str, Array],
+    parameters: Mapping[str, AnyArray],
     span: Span | None,
 ) -> dict[str, str]:
     report = Report()

@@ -13,15 +13,18 @@ import hashlib
 import json
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from paren.ir.op import Array
+from paren.runtime.array import AnyArray, DeviceArray
 from paren.text.errors import InternalError
 from paren.train.files import Files
 
@@ -29,6 +32,7 @@ Check = Callable[[str, Array], None]
 
 CHUNK = 1 << 23  # bytes that are checked and written at a time
 HASHING = 2  # threads that hash while a file is written
+COPIES = 4  # chunks of arrays on a device that are in host memory at a time
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors library
 
 FORMAT_NAMES = {
@@ -67,30 +71,38 @@ class MalformedFile(Exception):
 
 
 def write_tensors(
-    files: Files, path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str], check: Check | None = None
+    files: Files, path: Path, arrays: Mapping[str, AnyArray], metadata: Mapping[str, str], check: Check | None = None
 ) -> Written:
     """Writes a new file and returns when it is on the disk.
 
-    `arrays`: name -> C-contiguous array. `check(name, chunk)` is called on every chunk before it is written, and may
-    raise. Nothing may change the arrays meanwhile. Raises OSError.
+    `arrays`: name -> C-contiguous array; those on a device cross to host memory chunk by chunk. `check(name, chunk)` is
+    called on every chunk before it is written, and may raise. Nothing may change the arrays meanwhile. Raises OSError.
     """
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     head = _header({name: arrays[name] for name in names}, metadata)
     start = struct.pack("<Q", len(head)) + head
-    hashing = ThreadPoolExecutor(HASHING, thread_name_prefix="paren-hashing")
+    threads = [ThreadPoolExecutor(1, thread_name_prefix="paren-hashing") for _ in range(HASHING)]
+    digests = {name: hashlib.sha256() for name in names}
+    hashed: deque[Future[None]] = deque()
     try:
-        digests = {name: hashing.submit(_hash, name, arrays[name]) for name in names}
         with path.open("xb") as file:
             files.write(file, start)
-            for name in names:
-                for chunk in chunks(name, arrays[name]):
+            for name, thread in zip(names, cycle(threads), strict=False):
+                for part in parts(name, arrays[name]):
+                    chunk = np.asarray(part)
                     if check is not None:
                         check(name, chunk)
+                    hashed.append(thread.submit(digests[name].update, _bytes(chunk)))
                     files.write(file, _bytes(chunk))
+                    if chunk is not part and len(hashed) == COPIES:
+                        hashed.popleft().result()
             files.sync(file)
-        tensors = {name: digest.result() for name, digest in digests.items()}
+        for each in hashed:
+            each.result()
     finally:
-        hashing.shutdown(wait=True, cancel_futures=True)
+        for thread in threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+    tensors = {name: digest.hexdigest() for name, digest in digests.items()}
     size = len(start) + sum(array.nbytes for array in arrays.values())
     return Written(size, file_digest(start, tensors.values()), tensors)
 
@@ -128,11 +140,12 @@ def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, 
     return entries, metadata, prefix + raw
 
 
-def read_into(file: BinaryIO, array: Array) -> str:
+def read_into(file: BinaryIO, array: AnyArray) -> str:
     """Fills a C-contiguous array from the file's position on; gives the SHA-256 of its bytes. Raises `MalformedFile` if
     the file ends."""
     digest = hashlib.sha256()
-    for chunk in chunks("array", array):
+    for part in parts("array", array):
+        chunk = np.empty(part.shape, part.dtype) if isinstance(part, DeviceArray) else part
         data = _bytes(chunk)
         done = 0
         while done < data.nbytes:
@@ -140,25 +153,20 @@ def read_into(file: BinaryIO, array: Array) -> str:
             if not count:
                 raise MalformedFile("the file ends inside a tensor")
             done += count
+        if isinstance(part, DeviceArray):
+            part[...] = chunk
         digest.update(data)
     return digest.hexdigest()
 
 
-def chunks(name: str, array: Array) -> Iterator[Array]:
+def parts(name: str, array: AnyArray) -> Iterator[AnyArray]:
     """Views of consecutive elements of an array, at most `CHUNK` bytes each."""
-    if not array.flags.c_contiguous:
+    if not isinstance(array, DeviceArray) and not array.flags.c_contiguous:
         raise InternalError("checkpoint", f"slot '{name}' is not contiguous")
     flat = array.reshape(-1)
     step = max(1, CHUNK // array.dtype.itemsize)
     for start in range(0, flat.size, step):
         yield flat[start : start + step]
-
-
-def _hash(name: str, array: Array) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks(name, array):
-        digest.update(_bytes(chunk))
-    return digest.hexdigest()
 
 
 def _bytes(chunk: Array) -> memoryview:
@@ -167,7 +175,7 @@ def _bytes(chunk: Array) -> memoryview:
     return chunk.view(np.uint8).data
 
 
-def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+def _header(arrays: Mapping[str, AnyArray], metadata: Mapping[str, str]) -> bytes:
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
     for name, array in arrays.items():

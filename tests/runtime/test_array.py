@@ -11,7 +11,7 @@ import pytest
 
 from paren.ir.op import Array
 from paren.runtime import array as array_module
-from paren.runtime.array import DeviceArray
+from paren.runtime.array import DeviceArray, fetch
 from paren.runtime.task import Cell, address_of
 from paren.text.errors import InternalError
 from tests.hidden_memory import HiddenMemory
@@ -93,6 +93,17 @@ def test_an_array_on_the_device_is_copied_in_parts(monkeypatch: pytest.MonkeyPat
     assert memory.uploads[2:] == [16, 16, 8]
     with pytest.raises(InternalError, match=r"float32\[10\] on a device does not fit float32\[9\] on a device"):
         target[1:] = source
+
+
+def test_values_are_fetched() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for array in (values, placed(values)):
+        target = np.zeros_like(values)
+        fetch(array, target)
+        assert np.array_equal(target, values)
+    with pytest.raises(InternalError, match=r"float32\[2 3\] on a device does not fit float64\[2, 3\]"):
+        fetch(placed(values), np.zeros((2, 3)))
+    assert np.asarray(placed(values)[:0]).shape == (0, 3)
 
 
 def test_numbers_are_read() -> None:

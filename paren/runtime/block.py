@@ -1,0 +1,63 @@
+"""Arrays that lie in one allocation of a device and cross to host memory together, in one transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import numpy as np
+
+from paren.ir.op import Array
+from paren.ir.types import TensorType
+from paren.plan.plan import Place, Plan
+from paren.runtime.array import AnyArray, AnyBytes, DeviceArray, fetch, on_host
+from paren.runtime.device import Device
+from paren.runtime.memory import ALIGNMENT, allocate
+
+
+class Block:
+    """An array of zeros for each type, by name, each on 64 bytes: `arrays`, where the device has them.
+
+    `host` is the same in host memory. Where the device's arrays lie there, the two are one and `send` and `fetch`
+    do nothing; else `send` uploads all of `host`, and `fetch` downloads all of it.
+    """
+
+    def __init__(self, device: Device, types: Mapping[str, TensorType]) -> None:
+        ends = list(accumulate(-(-type_.bytes // ALIGNMENT) * ALIGNMENT for type_ in types.values()))
+        self._block = device.allocate(max([ALIGNMENT, *ends]))
+        self.arrays = _cut(self._block, types, ends)
+        self._mirror = self._block if isinstance(self._block, np.ndarray) else allocate(self._block.size)
+        self.host = {name: on_host(array) for name, array in _cut(self._mirror, types, ends).items()}
+
+    def send(self) -> None:
+        """Lets the device have what is in `host`."""
+        if isinstance(self._block, DeviceArray):
+            self._block[...] = self._mirror
+
+    def fetch(self) -> dict[str, Array]:
+        """Lets `host` have what the device has; gives it."""
+        if isinstance(self._block, DeviceArray):
+            fetch(self._block, self._mirror)
+        return self.host
+
+
+def _cut(block: AnyBytes, types: Mapping[str, TensorType], ends: list[int]) -> dict[str, AnyArray]:
+    places = zip(types.items(), [0, *ends], strict=False)
+    return {
+        name: block[begin : begin + type_.bytes].view(type_.dtype.numpy).reshape(type_.shape)
+        for (name, type_), begin in places
+    }
+
+
+def input_types(plan: Plan) -> dict[str, TensorType]:
+    """What a plan reads beside state, by name."""
+    return {buffer.name: buffer.type for buffer in plan.buffers if buffer.place is Place.INPUT}
+
+
+def place(device: Device, values: Array) -> AnyArray:
+    """An array where the device's kernels can read it: itself if they read host memory, else a copy."""
+    if not device.own_memory:
+        return values
+    array = device.allocate(max(ALIGNMENT, values.nbytes))[: values.nbytes].view(values.dtype).reshape(values.shape)
+    array[...] = values
+    return array
