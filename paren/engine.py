@@ -36,6 +36,7 @@ from paren.runtime.block import Block, input_types, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import resident_bytes
+from paren.runtime.release import release_unused
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
 from paren.text.source import Span
@@ -146,6 +147,7 @@ class CompiledEngine:
         self._profile: Profile | None = None
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
+        release_unused()
         self.baseline_bytes = resident_bytes()
         self._parameters = self._vector(layout.total)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None

@@ -5,7 +5,7 @@ Nothing here depends on the number of threads, and bits depend on the blocks of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -65,12 +65,35 @@ def blocks_of(shape: Shape, dtype: DType) -> Blocks:
 
 def workspace_bytes(shape: Shape) -> int:
     """The room of one thread for any product."""
-    return max(used_bytes(shape, dtype) for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16))
+    return max(_workspace(shape, dtype).end for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16))
 
 
-def used_bytes(shape: Shape, dtype: DType) -> int:
-    """What products of operands of a type touch of a workspace, at most."""
-    return _workspace(shape, dtype).end
+def touched_bytes(products: Iterable[tuple[Product, Sequence[DType]]], shape: Shape) -> int:
+    """What products, given with the types of their A, B and C, touch of a thread's workspace, at most."""
+    parts = [_touched(product, dtypes, shape) for product, dtypes in products]
+    return sum(map(max, zip(*parts, strict=True)), HEADER) if parts else 0
+
+
+def _touched(product: Product, dtypes: Sequence[DType], shape: Shape) -> tuple[int, int, int]:
+    """Bytes of a product's packed panels of B and of A, and of its sums on their way to bfloat16."""
+    product, a_type, b_type, _ = _upright(product, dtypes)
+    dtype = arithmetic(product, dtypes[2])
+    blocks, vector, lanes = blocks_of(shape, dtype), shape.bits // 8, shape.lanes(dtype)
+    deep = _ceil(min(product.k, block_k(product.k, dtype, shape)), 2 if shape.paired(dtype) else 1)
+    line = _ceil(deep, lanes) * lanes * vector  # of one vector of a panel
+    panels = min(blocks.b_panels, _ceil(product.n, shape.columns(dtype)))
+    if _packing_of_b(product, b_type, shape) is Packing.DIRECT:
+        panels = min(1, product.n % shape.columns(dtype))
+    rows = min(blocks.a_panels, _ceil(product.m, shape.rows))
+    packs_a = _packing_of_a(product, a_type, shape) is not Packing.DIRECT
+    sums = 0
+    if dtypes[2] is DType.BFLOAT16:
+        sums = min(blocks.a_panels * shape.rows, product.m) * blocks.b_panels * shape.columns(dtype)
+    return (
+        panels * line * shape.vectors,
+        rows * line * _ceil(shape.rows, lanes) if packs_a else 0,
+        sums * sums_of(dtype).bytes,
+    )
 
 
 def _workspace(shape: Shape, dtype: DType) -> _Workspace:
@@ -88,12 +111,8 @@ def divide(product: Product, dtypes: Sequence[DType], shape: Shape, workspaces: 
     there are."""
     if product.c.transposed:
         raise InternalError("codegen", "the result of a product is transposed")
-    a_type, b_type, c_type = dtypes
-    swapped = product.n == 1 and product.m > 1 and product.c.leading == 1
-    if swapped:  # a column of C that lies like a row
-        a, b = _turned(product.b), _turned(product.a)
-        product = replace(product, a=a, b=b, m=1, n=product.m, c=replace(product.c, leading=product.m))
-        a_type, b_type = b_type, a_type
+    product, a_type, b_type, swapped = _upright(product, dtypes)
+    c_type = dtypes[2]
     dtype = arithmetic(product, c_type)
     m, n, k, columns = product.m, product.n, product.k, shape.columns(dtype)
     blocks, workspace = blocks_of(shape, dtype), _workspace(shape, dtype)
@@ -135,6 +154,16 @@ def divide(product: Product, dtypes: Sequence[DType], shape: Shape, workspaces: 
         table[word] = value
     offsets = batch_offsets(product, (a_type.bytes, b_type.bytes, c_type.bytes))
     return Division(table, offsets, count_m * count_n * len(offsets), swapped)
+
+
+def _upright(product: Product, dtypes: Sequence[DType]) -> tuple[Product, DType, DType, bool]:
+    """A product whose C is a column that lies like a row with A and B exchanged, others as they are; the types of A and
+    B; whether they were exchanged."""
+    if product.n != 1 or product.m == 1 or product.c.leading != 1:
+        return product, dtypes[0], dtypes[1], False
+    a, b = _turned(product.b), _turned(product.a)
+    row = replace(product, a=a, b=b, m=1, n=product.m, c=replace(product.c, leading=product.m))
+    return row, dtypes[1], dtypes[0], True
 
 
 def arithmetic(product: Product, result: DType) -> DType:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from paren.codegen.division import used_bytes
+from paren.codegen.division import touched_bytes
 from paren.codegen.tile import LARGEST
 from paren.data.loader import PREFETCH
 from paren.data.resident import block_steps
@@ -14,11 +14,11 @@ from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
 from paren.ir.types import DType
 from paren.plan.memory import ALIGNMENT, busiest_step
-from paren.plan.plan import Loop, Product
+from paren.plan.plan import Loop, Plan, Product
 from paren.runtime.threads import default_threads
 from paren.train.tensor_file import CHUNK
 
-HOST = 640 << 10  # bytes of Python objects and thread stacks that come up while a run goes on: 300 to 800 KiB were seen
+HOST = 384 << 10  # bytes of Python's objects and of threads that come up while a run goes on: 200 to 450 KiB were seen
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,33 @@ def _loader_bytes(program: Program) -> int:
 
 
 def _table_bytes(program: Program) -> int:
-    """Tables of places for calls of many steps: one in use, its copy, and three while another is made."""
-    rows = program.rows
-    return 0 if adds(program) else 5 * 8 * rows * block_steps(rows)
+    """For calls of many steps: tables of places, one in use, its copy, and three while another is made, with the number
+    of examples and the four sums of each step."""
+    if adds(program):
+        return 0
+    rows, total = program.rows, program.run.steps
+    block = block_steps(rows)
+    if total is not None and total <= block:  # no other is made while the first is in use
+        return (3 * 8 * rows + 4 + 4 * 8) * total
+    return (5 * 8 * rows + 4 + 4 * 8) * block
 
 
 def _product_bytes(plans: Plans) -> int:
     """The workspaces of the CPU's threads, as far as the plans' products touch them."""
-    steps = [step for plan in plans.all.values() for step in plan.steps]
-    steps += [piece.step for step in steps if isinstance(step, Loop) for piece in step.body]
-    types = {DType.BFLOAT16 if step.rounded else DType.FLOAT32 for step in steps if isinstance(step, Product)}
-    return default_threads() * max((used_bytes(LARGEST, dtype) for dtype in types), default=0)
+    found = [each for plan in plans.all.values() for each in _products(plan)]
+    return default_threads() * touched_bytes(found, LARGEST)
+
+
+def _products(plan: Plan) -> Iterator[tuple[Product, Sequence[DType]]]:
+    """The products of a plan, those in loops as their pieces, with the types of A, B and C."""
+    dtypes = {buffer.id: buffer.type.dtype for buffer in plan.buffers}
+    for step in plan.steps:
+        if isinstance(step, Product):
+            yield step, [dtypes[matrix.buffer] for matrix in (step.a, step.b, step.c)]
+        elif isinstance(step, Loop):
+            for piece in step.body:
+                if isinstance(piece.step, Product):
+                    yield piece.step, piece.dtypes
 
 
 def _saving_bytes(layout: Layout) -> int:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paren.codegen.division import Division, block_k, divide, workspace_bytes
+from paren.codegen.division import Division, block_k, divide, touched_bytes, workspace_bytes
 from paren.codegen.product import emit_product
 from paren.codegen.product_table import Packing, Pointer, Word
 from paren.codegen.tile import Shape
@@ -64,8 +64,9 @@ def product_of(
 
 def run(
     tile: str, division: Division, dtype: DType, arrays: tuple[Array, Array, Array], edges: list[int] | None = None
-) -> None:
-    """All units of a product, in the ranges between `edges`, on arrays A, B and C."""
+) -> int:
+    """All units of a product, in the ranges between `edges`, on arrays A, B and C. Gives the bytes of the workspace
+    that are not 0 any more."""
     workspace = allocate(workspace_bytes(shape_of(tile)))
     first, second, third = arrays
     operands = (second, first, third) if division.swapped else arrays
@@ -74,6 +75,7 @@ def run(
     assert len(pointers) == len(Pointer)
     for begin, end in pairwise(edges or [0, division.units]):
         KERNEL(function(tile, dtype))(begin, end, pointers.ctypes.data)
+    return int(np.count_nonzero(workspace))
 
 
 def numbers(product: Product, dtype: DType, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -126,7 +128,8 @@ def test_products_are_right_and_their_bits_are_those_of_any_division(
     arrays = numbers(product, dtype, seed)
     division = divide(product, (dtype,) * 3, TILES[tile], 1)
     whole = arrays[2].copy()
-    run(tile, division, dtype, (arrays[0], arrays[1], whole))
+    touched = run(tile, division, dtype, (arrays[0], arrays[1], whole))
+    assert touched <= touched_bytes([(product, (dtype,) * 3)], TILES[tile]) <= workspace_bytes(TILES[tile])
     check(product, dtype, arrays, whole)
     cuts = np.random.default_rng(seed).integers(0, division.units + 1, 3)
     for edges in ([0, *sorted(cuts.tolist()), division.units], list(range(division.units + 1))):
@@ -165,7 +168,8 @@ def test_products_of_rounded_operands(
     left, right, before = (array.astype(dtype.numpy) for array, dtype in zip(exact, dtypes, strict=True))
     division = divide(product, dtypes, shape_of(tile), 1)
     whole = before.copy()
-    run(tile, division, HALF, (left, right, whole))
+    touched = run(tile, division, HALF, (left, right, whole))
+    assert touched <= touched_bytes([(product, dtypes)], shape_of(tile)) <= workspace_bytes(shape_of(tile))
     rounded = (left.astype(HALF.numpy), right.astype(HALF.numpy), before)
     check(product, DType.FLOAT32, rounded, whole.astype(np.float32), 2.0**-8 if dtypes[2] is HALF else 0.0)
     cuts = np.random.default_rng(seed).integers(0, division.units + 1, 3)
