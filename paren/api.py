@@ -158,22 +158,23 @@ class Experiment:
         threads: int | None = None,
         stacking: int | None = None,
         patterns: bool = True,
+        tf32: bool = False,
     ) -> Explanation:
         """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
         there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
 
-        With both `device` and `memory`, the device has only so much memory. `stacking` and `patterns` as for `run`;
-        without a stacking the predicted one is taken, which a run may measure instead.
+        With both `device` and `memory`, the device has only so much memory. `stacking`, `patterns` and `tf32` as for
+        `run`; without a stacking the predicted one is taken, which a run may measure instead.
         """
         if card is not None or arch is not None or (memory is not None and device is None):
-            target = absent_target(device, card, memory, arch)
+            target = absent_target(device, card, memory, arch, tf32)
             first = self._first(patterns, target.memory)
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
             choice = replace(choice, most=most_stacked(first, target.memory))
             return explain(candidate.program, candidate.plans, target, stacking=choice.told)
         environment = read_environment()
-        opened = open_device(device or environment.device, threads, environment.cache / "kernels")
+        opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
@@ -223,6 +224,7 @@ class Experiment:
         profile: bool = False,
         stacking: int | None = None,
         patterns: bool = True,
+        tf32: bool = False,
         progress: ProgressView | None = None,
     ) -> Run:
         """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
@@ -230,14 +232,15 @@ class Experiment:
         Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
         writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
         that one call of the training graph takes; without it, paren chooses. Without `patterns`, large values are kept
-        whole and none is made again; results agree to rounding.
+        whole and none is made again; results agree to rounding. `tf32` lets CUDA round the operands of float32 products
+        to TF32.
         """
         view = progress if progress is not None else Silent()
         environment = read_environment()
         profiling = Profiling() if profile else None
         with StopSignals() as signals:
             try:
-                opened = open_device(device or environment.device, threads, environment.cache / "kernels")
+                opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
                 if opened.reason:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
@@ -306,7 +309,7 @@ def default_out(program: Program) -> Path:
 
 
 def _identity(device: Device, patterns: bool) -> dict[str, Json]:
-    """What decides about bits besides the experiment: device, instruction set, patterns."""
+    """What decides about bits besides the experiment: device, its target, patterns."""
     identity: dict[str, Json] = {"device": device.name, "ranks": 1}
     if device.target:
         identity["target"] = device.target

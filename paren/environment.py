@@ -1,4 +1,4 @@
-"""The environment variables that paren reads, and nothing else reads any: `PAREN_*`, and what a terminal can show.
+"""The environment variables that paren reads, and nothing else reads any: `PAREN_*`, CUDA's, what a terminal can show.
 
 `read_environment` reads `PAREN_*` all at once into a frozen record, so that a misspelt name or a wrong value is found
 before anything runs. `docs/environment.md` is generated from `VARIABLES`.
@@ -104,6 +104,11 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 def given_names() -> list[str]:
     """The names of the `PAREN_*` variables that are set, sorted."""
     return sorted(name for name in os.environ if name.startswith(PREFIX))
+
+
+def visible_devices() -> str | None:
+    """The value of CUDA's own CUDA_VISIBLE_DEVICES, which hides cards from this process; None where it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def bound_busy_waiting() -> None:

@@ -28,6 +28,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 # What may be imported inside a function, and why: extras that may not be installed, and what is slow to load and not
 # needed by most commands.
 LATE = {
+    "cuda": "optional: cuda-bindings, of the extra of that name",
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",

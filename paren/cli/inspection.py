@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, Json, OnOff, Patterns, Settings, Stacking, Threads, Variant
+from paren.cli.options import Device, File, Json, OnOff, Patterns, Settings, Stacking, Tf32, Threads, Variant
 from paren.cli.output import print_json, print_painted, print_result
 from paren.cli.summary import REPORT_STYLES, SUMMARY_STYLES, write_summary
 from paren.text.errors import did_you_mean
@@ -76,6 +76,7 @@ def explain(
     threads: Threads = None,
     stacking: Stacking = None,
     patterns: Patterns = OnOff.ON,
+    tf32: Tf32 = False,
     json: Json = False,
 ) -> None:
     """Report what a run would do: memory, predicted time, kernels and products, and which patterns apply.
@@ -93,6 +94,7 @@ def explain(
         threads=threads,
         stacking=stacking,
         patterns=patterns is OnOff.ON,
+        tf32=tf32,
     )
     if json:
         print_json(explanation.data)

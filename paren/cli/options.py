@@ -50,6 +50,14 @@ Stacking = Annotated[
 ]
 
 
+Tf32 = Annotated[
+    bool,
+    typer.Option(
+        "--tf32", help="CUDA only: round operands of float32 products to TF32 (10 bits), several times faster."
+    ),
+]
+
+
 class OnOff(StrEnum):
     """A switch with a word for each side."""
 

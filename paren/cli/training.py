@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, OnOff, Patterns, Settings, Stacking, Threads, Variant
+from paren.cli.options import Device, File, OnOff, Patterns, Settings, Stacking, Tf32, Threads, Variant
 from paren.cli.output import print_result
 
 Steps = Annotated[
@@ -77,6 +77,7 @@ def run(
     profile: Profile = False,
     stacking: Stacking = None,
     patterns: Patterns = OnOff.ON,
+    tf32: Tf32 = False,
 ) -> None:
     """Train the network of a file.
 
@@ -100,6 +101,7 @@ def run(
         profile=profile,
         stacking=stacking,
         patterns=patterns is OnOff.ON,
+        tf32=tf32,
         progress=view_for(sys.stderr),
     )
     print_result(str(trained.out))

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paren.plan.limits import Limits
+from paren.runtime.cuda.requirements import too_old
 from paren.text.errors import ParenError, did_you_mean
 
 MIB = 1 << 20
-LEAST_CAPABILITY = (8, 0)
 PRODUCT_SHARE = 0.7
 TRAFFIC_SHARE = 0.85
 START = 2e-6  # seconds of a kernel in a captured graph
@@ -41,13 +41,12 @@ class Card:
         """The name of its instruction set, such as `sm_90`."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
-    @property
-    def limits(self) -> Limits:
-        """What a prediction counts on: float32 products without TF32, as a run computes them."""
+    def limits(self, tf32: bool = False) -> Limits:
+        """What a prediction counts on: float32 products without TF32, as a run computes them unless it is asked to."""
         return Limits(
             traffic=1e9 * self.bandwidth * TRAFFIC_SHARE,
             products={
-                "float32": 1e12 * self.float32 * PRODUCT_SHARE,
+                "float32": 1e12 * (self.tf32 if tf32 else self.float32) * PRODUCT_SHARE,
                 "bfloat16": 1e12 * self.bfloat16 * PRODUCT_SHARE,
             },
             instructions=1e12 * self.float32 / 2 * PRODUCT_SHARE,  # the peak counts a multiplication with its addition
@@ -114,9 +113,5 @@ def check_arch(name: str) -> str:
 
 
 def _too_old(name: str, capability: tuple[int, int]) -> ParenError:
-    has, needs = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
-    return ParenError(
-        "E-DEV-011",
-        f"{name} has compute capability {has}, and paren needs {needs} or newer",
-        fix="use a card of the architecture Ampere (A100, A10, RTX 30) or a later one",
-    )
+    message, fix = too_old(name, capability)
+    return ParenError("E-DEV-011", message, fix=fix)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from paren.environment import parse_size
 from paren.forecast.cards import MIB, check_arch, find_card
 from paren.plan.limits import Limits
+from paren.runtime.cuda.requirements import RESERVE
 from paren.runtime.device import Device
 from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError
-
-RESERVE = 1 << 30  # bytes of a card that stay free for CUDA and its libraries
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,9 @@ def present_target(device: Device, limits: Limits | None, size: int | None, sour
     return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True)
 
 
-def absent_target(device: str | None, card: str | None, memory: str | None, arch: str | None) -> Target:
+def absent_target(
+    device: str | None, card: str | None, memory: str | None, arch: str | None, tf32: bool = False
+) -> Target:
     """A card by its name, or a card of so much memory, as written on the command line, without the reserve.
 
     Raises E-DEV-012 if the options contradict each other, E-DEV-010, E-DEV-011, E-DEV-013, and E-ENV-002 for a wrong
@@ -47,7 +48,7 @@ def absent_target(device: str | None, card: str | None, memory: str | None, arch
             raise ParenError("E-DEV-012", f"{one} and {other} contradict each other", fix="give one of them")
     if card is not None:
         known = find_card(card)
-        return _of_size(f"{known.name} ({known.arch})", known.memory * MIB, known.limits)
+        return _of_size(f"{known.name} ({known.arch})", known.memory * MIB, known.limits(tf32))
     if memory is None:
         raise ParenError("E-DEV-012", "--arch says nothing about memory", fix="give --memory SIZE too, or --card NAME")
     name = f"a card of {memory.strip()}" + (f" ({check_arch(arch)})" if arch is not None else "")

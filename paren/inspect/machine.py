@@ -14,6 +14,8 @@ from paren.inspect.examination import FAIL, NOTE, PASS, Row
 from paren.ir.types import DType
 from paren.plan.plan import Matrix, Product
 from paren.runtime.cache import KernelCache
+from paren.runtime.cuda.probes import MachineProbes, Probes
+from paren.runtime.cuda.requirements import examine_cuda
 from paren.runtime.device import open_device
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory, processor_quota
@@ -117,11 +119,14 @@ def check_speed(cache: Path) -> Row:
     return _attempt("speed", FAIL, "E-DEV-104", attempt)
 
 
-def check_cuda() -> Row:
-    """Why CUDA cannot be used, with what there is of it; the CPU alone is enough."""
-    driver = Path("/proc/driver/nvidia/version")
-    found = "an NVIDIA driver is installed" if driver.exists() else "there is no NVIDIA driver either"
-    return Row("cuda", NOTE, f"this version of paren trains on the CPU only; {found}", "E-DEV-001")
+def check_cuda(probes: Probes | None = None) -> list[Row]:
+    """A row for each requirement of CUDA; the CPU alone is enough, so none of them fails the machine. Where all hold, a
+    card computes a product of matrices."""
+    findings = examine_cuda(probes if probes is not None else MachineProbes())
+    return [
+        Row(f"cuda: {finding.name}", PASS if finding.code is None else NOTE, finding.detail, finding.code)
+        for finding in findings
+    ]
 
 
 def _attempt(name: str, state: str, code: str, attempt: Callable[[], str]) -> Row:

@@ -11,9 +11,11 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Loop, Product
 from paren.runtime.array import AnyBytes
+from paren.runtime.cuda.probes import MachineProbes, Probes
+from paren.runtime.cuda.requirements import examine_cuda, require_cuda
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
-from paren.text.errors import Note, ParenError, did_you_mean
+from paren.text.errors import ParenError, did_you_mean
 
 DEVICES = ("cpu", "cuda", "auto", "reference")
 
@@ -74,27 +76,35 @@ class Device(Protocol):
         """Waits until everything that was started has ended."""
 
 
-def open_device(name: str, threads: int | None = None, cache: Path | None = None) -> Device:
-    """Opens `cpu`, `reference` or `auto`; refuses `cuda...` with E-DEV-001, other names with E-DEV-002.
+def open_device(
+    name: str, threads: int | None = None, cache: Path | None = None, tf32: bool = False, probes: Probes | None = None
+) -> Device:
+    """Opens a device by its name. Raises E-DEV-002 for an unknown one, and what `require_cuda` raises for a card that
+    cannot be used; only `auto` takes the CPU then, and says why.
 
     `threads` is the number of threads (default: the physical cores this process may use). `cache` is the folder for
-    compiled kernels; None keeps none.
+    compiled kernels; None keeps none. `tf32` lets a card round the operands of float32 products; other devices refuse
+    it with E-DEV-014, and a CPU that `auto` took says that it does not. `probes` are this machine's by default.
     """
     if threads is not None and threads < 1:
         raise ParenError("E-DEV-003", f"the number of threads is {threads}, at least 1 is needed")
+    if tf32 and name in ("cpu", "reference"):
+        raise ParenError(
+            "E-DEV-014", f"--tf32 is for CUDA, and the device is {name}", fix="leave out --tf32, or use the device cuda"
+        )
     if name == "reference":
         return ReferenceDevice()
-    if name in ("cpu", "auto"):
-        from paren.runtime.cpu import CpuDevice  # llvmlite takes 0.1 s to import, and the reference needs none of it
-
-        return CpuDevice(threads, cache, f"auto: {_no_cuda()}" if name == "auto" else "")
+    if name == "cpu":
+        return _open_cpu(threads, cache, "")
+    probes = probes if probes is not None else MachineProbes()
+    if name == "auto":
+        missing = next((finding for finding in examine_cuda(probes) if finding.stops), None)
+        if missing is not None:
+            unused = "; --tf32 has no effect" if tf32 else ""
+            return _open_cpu(threads, cache, f"auto: the CPU, because {missing.detail}{unused}")
+        return _open_card("cuda", 0, cache, tf32, probes, chosen=True)
     if re.fullmatch(r"cuda(:[0-9]+)?", name):
-        raise ParenError(
-            "E-DEV-001",
-            f"device {name} cannot be used: this version of paren has no CUDA yet",
-            notes=[Note(_driver())],
-            fix="use cpu, or auto to take the best device there is",
-        )
+        return _open_card(name, int(name.partition(":")[2] or 0), cache, tf32, probes)
     raise ParenError(
         "E-DEV-002",
         f"unknown device {name}{did_you_mean(name, DEVICES)}",
@@ -102,12 +112,15 @@ def open_device(name: str, threads: int | None = None, cache: Path | None = None
     )
 
 
-def _no_cuda() -> str:
-    return "the CPU, because this version of paren has no CUDA yet"
+def _open_cpu(threads: int | None, cache: Path | None, reason: str) -> Device:
+    from paren.runtime.cpu import CpuDevice  # llvmlite takes 0.1 s to import, and the reference needs none of it
+
+    return CpuDevice(threads, cache, reason)
 
 
-def _driver() -> str:
-    """What there is of CUDA on this machine, in words."""
-    if Path("/proc/driver/nvidia/version").exists():
-        return "an NVIDIA driver is installed"
-    return "no NVIDIA driver was found either"
+def _open_card(name: str, ordinal: int, cache: Path | None, tf32: bool, probes: Probes, chosen: bool = False) -> Device:
+    """The card `ordinal`; `chosen`: by `auto`, which then says which it is."""
+    card, _ = require_cuda(name, ordinal, probes)
+    raise ParenError(
+        "E-DEV-001", f"device {name} cannot be used: this version of paren has no CUDA yet ({card.name} would do)"
+    )

@@ -4,9 +4,10 @@ from paren.text.code_registry import register
 
 register(
     "E-DEV-001",
-    "CUDA was asked for and cannot be used",
-    "The device is cuda or cuda:N, and this version of paren runs on the CPU only. paren never falls back by itself.",
-    "Use the device cpu, or auto, which takes the best device there is and says which and why.",
+    "no GPU is visible",
+    "The driver works and shows this process no card: there is none, or CUDA_VISIBLE_DEVICES hides it. paren never "
+    "falls back by itself.",
+    "Look what nvidia-smi lists, correct CUDA_VISIBLE_DEVICES, or use the device cpu or auto.",
 )
 register(
     "E-DEV-002",
@@ -44,6 +45,90 @@ register(
     "an unknown architecture",
     "The architecture of a card is the name of its instruction set: sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, ...",
     "Use one of the names that the message lists.",
+)
+register(
+    "E-DEV-014",
+    "TF32 without CUDA",
+    "--tf32 lets CUDA round the operands of float32 products to TF32, of 10 bits. No other device does it.",
+    "Leave out --tf32, or use the device cuda.",
+)
+register(
+    "E-DEV-020",
+    "torch is built for the CPU only",
+    "On a card paren works through torch's CUDA libraries, which this build of torch does not have.",
+    "Install torch built for CUDA 13: uninstall it first, since pip takes the build for the CPU for the same version.",
+)
+register(
+    "E-DEV-021",
+    "torch is built for ROCm",
+    "paren computes on the CPU and on NVIDIA's cards. ROCm is not supported yet.",
+    "Use the device cpu; on an NVIDIA card, install torch built for CUDA 13.",
+)
+register(
+    "E-DEV-022",
+    "torch is too old for CUDA",
+    "CUDA needs torch 2.10 or newer, built for CUDA 13.",
+    "Install a newer torch, or the build of it for CUDA 13.",
+)
+register(
+    "E-DEV-023",
+    "no NVIDIA driver",
+    "libcuda.so.1, which NVIDIA's driver brings, was not found. A container sees its host's driver only on demand.",
+    "Install NVIDIA's driver; start a container with --gpus all (Docker) or --nv (Apptainer).",
+)
+register(
+    "E-DEV-024",
+    "the NVIDIA driver is too old",
+    "CUDA 13 needs driver 580 or newer.",
+    "Update NVIDIA's driver; on cards for data centres its package cuda-compat is enough.",
+)
+register(
+    "E-DEV-025",
+    "the NVIDIA driver does not start",
+    "The driver is there, and CUDA failed to start with the error that the message names.",
+    "Do what the message says; nvidia-smi often tells more. After an update of the driver, restart the machine.",
+)
+register(
+    "E-DEV-026",
+    "a GPU that is not visible",
+    "In cuda:N, N counts the cards that this process sees, from 0. CUDA_VISIBLE_DEVICES decides which those are.",
+    "Use an ordinal that the message lists, or change CUDA_VISIBLE_DEVICES.",
+)
+register(
+    "E-DEV-027",
+    "NVRTC is missing or too old",
+    "Kernels for CUDA are compiled by NVRTC 13, which the extra `cuda` brings with cuda-bindings.",
+    "Run pip install 'paren[cuda]'.",
+)
+register(
+    "E-DEV-028",
+    "NVRTC does not know the card",
+    "NVRTC could not compile a small kernel for the architecture of the card, which is newer than it.",
+    "Run pip install --upgrade nvidia-cuda-nvrtc.",
+)
+register(
+    "E-DEV-029",
+    "no cuBLAS",
+    "Products of matrices on a card are cuBLAS's, which torch's build for CUDA brings. It could not be loaded.",
+    "Install torch again, from the package index.",
+)
+register(
+    "E-DEV-030",
+    "no cuDNN, or an old one",
+    "Attention on a card is computed by cuDNN 9.13 or newer where torch brings it, else by torch's flash attention.",
+    "Nothing has to be done; a newer torch brings a newer cuDNN.",
+)
+register(
+    "E-DEV-031",
+    "the card has no free memory",
+    "paren leaves 1 GiB of a card free for CUDA's libraries, and no more than that is free now.",
+    "End the other processes on the card, or use another one.",
+)
+register(
+    "E-DEV-032",
+    "other processes on the card",
+    "They hold memory that the plan cannot use, and take turns with paren's kernels, which makes a step slower.",
+    "Nothing has to be done; end them for their memory and their time.",
 )
 register(
     "E-MEM-001",

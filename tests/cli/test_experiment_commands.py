@@ -142,11 +142,11 @@ def test_explain_prints_a_screen_or_json(interface: Interface, written: Read) ->
     assert written() == ("memory     1 MiB planned\n", "")
     assert main(["explain", "gpt.paren", "--card", "h100-80g", "--json"]) == 0
     assert json.loads(written()[0]) == {"kernels": 3}
-    assert main(["explain", "gpt.paren", "--memory", "24GiB", "--arch", "sm_90", "--patterns", "off"]) == 0
+    assert main(["explain", "gpt.paren", "--memory", "24GiB", "--arch", "sm_90", "--patterns", "off", "--tf32"]) == 0
     assert [asked for asked in interface.asked if isinstance(asked, dict)] == [
         {"device": "cpu", "threads": 2, "patterns": True},
         {"card": "h100-80g", "patterns": True},
-        {"memory": "24GiB", "arch": "sm_90"},
+        {"memory": "24GiB", "arch": "sm_90", "tf32": True},
     ]
 
 
@@ -155,7 +155,7 @@ def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, w
     assert interface.asked == [(Path("gpt.paren"), None, ()), {"patterns": True}]
     assert written() == ("outputs/gpt\n", "")
     options = "--steps 5 --device reference --out o --checkpoints c --resume auto --threads 2 --data-root d"
-    options += " --patterns on"
+    options += " --patterns on --tf32"
     assert main(["run", "gpt.paren", *options.split(), "--tensorboard", "--profile", "--overwrite"]) == 0
     assert interface.asked[-1] == {
         "steps": 5,
@@ -165,6 +165,7 @@ def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, w
         "resume": "auto",
         "threads": 2,
         "patterns": True,
+        "tf32": True,
         "tensorboard": True,
         "profile": True,
         "data_root": Path("d"),

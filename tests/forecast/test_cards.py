@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paren.forecast.cards import CARDS, MIB, TOO_OLD, check_arch, find_card
-from paren.forecast.target import RESERVE, absent_target
+from paren.forecast.target import absent_target
+from paren.runtime.cuda.requirements import RESERVE
 from paren.text.errors import ParenError
 
 NAMES = "a100-40g, a100-80g, h100-80g, h200, b200, l4, l40s, a10, a40, rtx-3090, rtx-4090, rtx-5090"
@@ -23,7 +24,7 @@ def test_figures_of_a_card_are_plausible(card) -> None:
     assert card.tf32 >= card.float32
     # What a driver reports is a little less than the nominal number of GiB, or more than that of GB.
     assert 16_000 < card.memory < 200_000
-    limits = card.limits
+    limits = card.limits()
     assert 0 < limits.traffic < 1e9 * card.bandwidth
     assert 0 < limits.products["float32"] < 1e12 * card.float32
     assert limits.products["float32"] < limits.products["bfloat16"] < 1e12 * card.bfloat16
@@ -100,7 +101,10 @@ def test_a_card_keeps_memory_for_its_libraries() -> None:
     assert RESERVE == 1 << 30
     card = absent_target(None, "h100-80g", None, None)
     assert (card.name, card.memory, card.there) == ("h100-80g (sm_90)", 81559 * MIB - RESERVE, False)
-    assert card.limits == CARDS["h100-80g"].limits
+    assert card.limits == CARDS["h100-80g"].limits()
+    rounded = absent_target(None, "h100-80g", None, None, tf32=True).limits
+    assert rounded is not None
+    assert rounded.products["float32"] == pytest.approx(0.5 * rounded.products["bfloat16"])
     size = absent_target(None, None, "24GiB", "sm_90")
     assert (size.name, size.memory, size.limits) == ("a card of 24GiB (sm_90)", 23 << 30, None)
     assert absent_target(None, None, "512MiB", None).memory == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_probes import FakeProbes
 
-from paren.runtime import device as devices
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.device import Device, open_device
 from paren.text.codes import CODES
@@ -24,31 +24,23 @@ def test_the_number_of_threads_has_a_default() -> None:
     assert open_device("cpu").threads >= 1
 
 
-def test_auto_says_why() -> None:
-    device = open_device("auto", 1)
-    assert (device.name, device.reason) == ("cpu", "auto: the CPU, because this version of paren has no CUDA yet")
-
-
 def test_the_reference() -> None:
     device: Device = open_device("reference")
     assert (device.name, device.threads) == ("reference", 1)
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-@pytest.mark.parametrize(
-    ("driver", "note"), [(True, "an NVIDIA driver is installed"), (False, "no NVIDIA driver was found either")]
-)
-def test_cuda_is_refused_and_never_replaced(
-    name: str, driver: bool, note: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices.Path, "exists", lambda _path: driver)
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_only_cuda_rounds_to_tf32(name: str) -> None:
     with pytest.raises(ParenError) as caught:
-        open_device(name)
+        open_device(name, tf32=True)
     assert str(caught.value) == (
-        f"E-DEV-001: device {name} cannot be used: this version of paren has no CUDA yet\n"
-        f"  note: {note}\n"
-        "  fix: use cpu, or auto to take the best device there is"
+        f"E-DEV-014: --tf32 is for CUDA, and the device is {name}\n  fix: leave out --tf32, or use the device cuda"
     )
+
+
+def test_auto_says_that_the_cpu_does_not_round_to_tf32() -> None:
+    device = open_device("auto", 1, tf32=True, probes=FakeProbes(driver=None))
+    assert device.reason == "auto: the CPU, because no NVIDIA driver was found; --tf32 has no effect"
 
 
 @pytest.mark.parametrize(
