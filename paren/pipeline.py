@@ -4,6 +4,7 @@
 |---|---|---|
 | simplify | graph -> graph: algebra, common subexpressions, dead nodes | `ir.verify` |
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
+| alignment | graph -> graph: odd dimensions of products padded, where the device asks for it | `ir.verify` |
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
 | reuse | kernels -> kernels that keep expensive values between their stages | `plan.verify_kernel` |
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from paren.ir.graph import Graph
 from paren.ir.verify import verify
 from paren.passes.simplify import simplify
+from paren.plan.alignment import align_products
 from paren.plan.check import check_plan
 from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
@@ -34,14 +36,19 @@ from paren.plan.traits import CPU, Traits
 from paren.plan.verify_kernel import verify_kernel
 
 
-def prepare(graph: Graph) -> Graph:
-    """The graph as the planner takes it: simplified, contractions normalised, verified after each stage."""
+def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
+    """The graph as the planner takes it: simplified, contractions normalised, products aligned, verified after each
+    stage."""
     verify(graph, "assemble")
     simple = simplify(graph)
     verify(simple, "simplify")
     normal = normalise_contractions(simple)
     verify(normal, "contractions")
-    return normal
+    if not traits.aligns:
+        return normal
+    aligned = align_products(normal)
+    verify(aligned, "alignment")
+    return aligned
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ def plan_graph(
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
     `held`: outputs that lie at given places of the arena."""
     traits = planning.traits
-    plan = reuse_values(schedule(lower(prepare(graph), traits)))
+    plan = reuse_values(schedule(lower(prepare(graph, traits), traits)))
     if planning.patterns:
         plan = tile(plan, traits.tiles)
     if planning.patterns and traits.makes_again:

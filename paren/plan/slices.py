@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from paren.ir.types import DType
-from paren.plan.kernel import Access, Accumulate, Kernel, Load, Stage, Store
+from paren.plan.kernel import Access, Accumulate, Index, Kernel, Load, Stage, Store
 from paren.plan.plan import Launch, Matrix, Piece, Product
 from paren.plan.product import contiguous
 
@@ -79,7 +79,7 @@ def _operand_roles(product: Product, name: str, matrix: Matrix, grid: Grid) -> P
     sizes = {"m": product.m, "n": product.n, "k": product.k}
     if matrix.offset or matrix.leading != grid.columns:
         return None
-    if (sizes[rows], sizes[columns]) != (grid.rows, grid.columns):
+    if sizes[rows] != grid.rows or sizes[columns] > grid.columns:  # columns at the end may be padding
         return None
     loops = []
     for size, stride in zip(grid.loops, grid.strides, strict=True):
@@ -155,19 +155,28 @@ def rows_fit(kernel: Kernel, values: Collection[int], grid: Grid) -> bool:
 
 def _own_row(kernel: Kernel, stage: Stage, access: Access, columns: int) -> bool:
     """Whether the access lies at (row number) x columns + something in 0 .. columns."""
-    if access.guarded or any(index.divisor != 1 for index in access.indices):
+    if any(index.divisor != 1 for index in access.indices):
         return False
-    terms, low = access.steps, access.start
-    gathers = zip(access.indices, access.strides, access.sizes, strict=True)
-    high = low + sum(stride * (size - 1) for index, stride, size in gathers if index.value is not None)
     expected = contiguous(kernel.axes[: kernel.rows])
     for axis in range(kernel.rows):
-        if kernel.axes[axis] > 1 and terms.get(axis, 0) != expected[axis] * columns:
+        if kernel.axes[axis] > 1 and access.steps.get(axis, 0) != expected[axis] * columns:
             return False
-    for axis in stage.axes:
-        reach = terms.get(axis, 0) * (kernel.axes[axis] - 1)
-        low, high = low + min(reach, 0), high + max(reach, 0)
+    low = high = access.offset
+    for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
+        least, most = (0, size - 1) if index.value is not None else _reach(kernel, stage, index)
+        if access.guarded:
+            if (least < 0 or most >= size) and any(axis < kernel.rows for axis, _ in index.terms):
+                return False
+            least, most = max(least, 0), min(most, size - 1)
+        ends = (least * stride, most * stride)
+        low, high = low + min(ends), high + max(ends)
     return low >= 0 and high < columns
+
+
+def _reach(kernel: Kernel, stage: Stage, index: Index) -> tuple[int, int]:
+    """The least and the greatest value of an index in row 0 of a stage."""
+    ends = [coefficient * (kernel.axes[axis] - 1) for axis, coefficient in index.terms if axis in stage.axes]
+    return index.constant + sum(min(end, 0) for end in ends), index.constant + sum(max(end, 0) for end in ends)
 
 
 def row_form(kernel: Kernel, columns: int) -> Kernel | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import F32, batch, emit, matmul, softmax, state, total
-from plan_runs import run_on_cpu
+from plan_runs import cpu, run_on_cpu, run_plan
 
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph
@@ -14,8 +14,12 @@ from paren.passes.gradient import differentiate
 from paren.passes.precision import set_precision
 from paren.pipeline import prepare
 from paren.plan.alignment import ELEMENTS, align_products, aligned
+from paren.plan.check import check_plan
 from paren.plan.lower import lower
-from paren.plan.plan import Product
+from paren.plan.memory import place
+from paren.plan.plan import Loop, Product
+from paren.plan.tile import tile
+from paren.plan.traits import TileSizes
 
 
 def head(vocabulary: int, rows: int = 6, width: int = 8, turned: bool = False) -> Graph:
@@ -70,6 +74,22 @@ def test_every_matrix_of_a_padded_plan_begins_its_rows_on_sixteen_bytes(vocabula
 def test_a_table_is_padded_once_for_all_its_products() -> None:
     padded = align_products(head(4099))
     assert sum(node.op.name == "pad" and node.shape == (4160, 8) for node in padded.nodes) == 1
+
+
+def test_a_padded_head_is_cut_into_chunks_of_rows_all_the_same() -> None:
+    graph = align_products(head(300, rows=64))
+    whole = lower(graph)
+    cut = tile(whole, TileSizes(smallest=1 << 12, sequential=1 << 14, least_rows=8, lanes=0))
+    loops = [step for step in cut.steps if isinstance(step, Loop)]
+    assert len(loops) == 1
+    assert len(loops[0].body) > len(loops[0].steps)
+    values = values_of(graph)
+    plans = [place(plan) for plan in (whole, cut)]
+    for plan in plans:
+        check_plan(plan)
+    wanted, found = (run_plan(cpu(), plan, values) for plan in plans)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("size", [1, 7, 255, 256, 768, 4096, 50304])
