@@ -25,8 +25,8 @@ class Traits:
     """`rounds_operands`: whether products read operands in float32 and round them to bfloat16 as they do; without it,
     what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
     makes from kept ones are made again although there is memory for them. `aligns`: whether products of bfloat16 need
-    rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it is
-    lowered to products. `tiles`: how large values are cut."""
+    rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
+    is lowered to products. `tiles`: how large values are cut."""
 
     rounds_operands: bool = True
     makes_again: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import F32, batch, emit, matmul, softmax, state, total
+from networks import F32, batch, emit, matmul, reduce_last, softmax, state, total
 from plan_runs import cpu, run_on_cpu, run_plan
 
 from paren.ir.evaluate import evaluate
@@ -29,7 +29,7 @@ def head(vocabulary: int, rows: int = 6, width: int = 8, turned: bool = False) -
     x = batch(builder, "x", 2, rows, width)
     logits = matmul(builder, x, table if turned else emit(builder, "transpose", table, axes=(1, 0)))
     shares = softmax(builder, logits)
-    loss = total(builder, builder.apply("mul", shares, shares))
+    loss = total(builder, builder.apply("log", reduce_last(builder, "sum", builder.apply("mul", shares, shares))))
     to_table, to_x = differentiate(builder, loss, [table, x])
     slot = state(builder, "gradient", *table.shape)
     outputs = {"loss": loss, "gradient": builder.apply("add", slot, to_table), "to x": to_x}
