@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,14 +46,14 @@ def announce_baseline() -> None:
     """Lets the watcher look at this process when the engine takes its baseline, before it allocates."""
     import paren.engine  # only in the process that is watched
 
-    measure: Callable[[], int] = paren.engine.resident_bytes
+    start_counting = paren.engine.CompiledEngine.start_counting
 
-    def announced() -> int:
+    def announced(engine: paren.engine.CompiledEngine) -> None:
         say("baseline", waits=True)
         sys.stdin.readline()
-        return measure()
+        start_counting(engine)
 
-    paren.engine.resident_bytes = announced
+    paren.engine.CompiledEngine.start_counting = announced  # type: ignore[method-assign, assignment]
 
 
 def train(name: str, precision: str, threads: int) -> None:

@@ -245,7 +245,7 @@ class Experiment:
                     view.notice(f"device {opened.name}: {opened.reason}")
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
-                free = usable_memory(environment.memory)
+                free = usable_memory(opened.available(), environment.memory)
                 first = self._first(patterns, free.bytes)
                 refuse_if_too_large(first, free)
                 data = self._open_data(data_root, view)

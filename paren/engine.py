@@ -35,7 +35,6 @@ from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, input_types, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
-from paren.runtime.memory import resident_bytes
 from paren.runtime.release import release_unused
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
@@ -125,7 +124,7 @@ class CompiledEngine:
     """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
 
     All arrays are float32 vectors on 64 bytes: parameters, gradients, moments of each group, averages; slots are views.
-    Everything is compiled before the first of them is allocated: what memory is used beyond `baseline_bytes` is the
+    Everything is compiled before the first of them is allocated: what memory is used from then on is the
     plan's.
     """
 
@@ -147,8 +146,7 @@ class CompiledEngine:
         self._profile: Profile | None = None
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
-        release_unused()
-        self.baseline_bytes = resident_bytes()
+        self.start_counting()
         self._parameters = self._vector(layout.total)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
         self._moments = self._allocate_moments()
@@ -363,6 +361,17 @@ class CompiledEngine:
         graph = prepare(accumulation(self.program, adding=self._adds), self.plans.planning.traits)
         found = self._accumulate.first_nonfinite(self._training_state, inputs, self._training_arena, graph)
         return None if found is None else (found.operation, found.span)
+
+    def start_counting(self) -> None:
+        """Counts what is used from now on as the plan's."""
+        if not self.device.own_memory:
+            release_unused()
+        self.device.used_bytes()  # up to now, a trial's arena among it
+        self._baseline = self.device.used_bytes()
+
+    def used_bytes(self) -> int:
+        """Bytes of the device's memory that the plan takes."""
+        return self.device.used_bytes() - self._baseline
 
     def memory(self) -> Mapping[str, int]:
         """Bytes of each part of the plan, and their sum as `planned`."""

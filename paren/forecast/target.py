@@ -9,7 +9,6 @@ from paren.forecast.cards import MIB, check_arch, find_card
 from paren.plan.limits import Limits
 from paren.runtime.cuda.requirements import RESERVE
 from paren.runtime.device import Device
-from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError
 
 
@@ -30,7 +29,7 @@ def present_target(device: Device, limits: Limits | None, size: int | None, sour
     threads = f", {device.threads} threads" if device.threads > 1 else ""
     if size is not None:
         return Target(f"{device.name}{threads}", size, source, limits, there=True)
-    free = available_memory()
+    free = device.available()
     return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True)
 
 

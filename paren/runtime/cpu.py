@@ -22,7 +22,7 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache
-from paren.runtime.memory import Bytes, allocate
+from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.native import Compiler
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
@@ -104,6 +104,12 @@ class CpuDevice:
     @property
     def notes(self) -> Sequence[str]:
         return (*self._fallbacks, *self.compiler.cache.notes)
+
+    def available(self) -> Available:
+        return available_memory()
+
+    def used_bytes(self) -> int:
+        return resident_bytes()
 
     def allocate(self, size: int) -> Bytes:
         return allocate(size)

@@ -13,6 +13,7 @@ from paren.plan.plan import Loop, Product
 from paren.runtime.array import AnyBytes
 from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.requirements import examine_cuda, require_cuda
+from paren.runtime.memory import Available
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
 from paren.text.errors import ParenError, did_you_mean
@@ -46,6 +47,13 @@ class Device(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What went less well than it could, in words: a cache that cannot be written, a fall-back in use."""
+
+    def available(self) -> Available:
+        """What of the memory that `allocate` gives out may still be allocated."""
+
+    def used_bytes(self) -> int:
+        """The most bytes of that memory that were in use since the call before; what is in use now, where nothing
+        counts along. A loop may ask at every step."""
 
     def allocate(self, size: int) -> AnyBytes:
         """`size` bytes of zeros, aligned to 64 bytes, in the memory that kernels read. Raises E-MEM-002."""

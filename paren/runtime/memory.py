@@ -47,9 +47,8 @@ def available_memory(root: Path = Path("/")) -> Available:
     return Available(1 << 30, 1 << 30, "assumption of 1 GiB")
 
 
-def usable_memory(allowed: int | None) -> Available:
-    """What a run may use: the available memory, or less if PAREN_MEMORY allows only `allowed` bytes."""
-    free = available_memory()
+def usable_memory(free: Available, allowed: int | None) -> Available:
+    """What a run may use: what is available, or less if PAREN_MEMORY allows only `allowed` bytes."""
     return free if allowed is None or allowed > free.bytes else Available(allowed, allowed, "value of PAREN_MEMORY")
 
 

@@ -11,7 +11,7 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime.matrices import multiply
-from paren.runtime.memory import Bytes, allocate
+from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.task import Cell, Runs, Task
 
 
@@ -24,6 +24,12 @@ class ReferenceDevice:
     compiled = 0
     reused = 0
     notes: Sequence[str] = ()
+
+    def available(self) -> Available:
+        return available_memory()
+
+    def used_bytes(self) -> int:
+        return resident_bytes()
 
     def allocate(self, size: int) -> Bytes:
         return allocate(size)

@@ -41,13 +41,11 @@ class StepSeries:
 class Engine(Protocol):
     """Owns the state of a run and computes with it. The loop decides what is computed, and when.
 
-    `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `baseline_bytes`: anonymous
-    resident memory of the process when all was compiled and nothing of the plan was allocated yet. `longest`: the most
+    `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `longest`: the most
     steps that one call makes, 1 if the engine makes them one by one. `copies_state`: whether the plan has memory for a
     copy of the state, from which checkpoints are written while training goes on.
     """
 
-    baseline_bytes: int
     longest: int
 
     @property
@@ -89,6 +87,11 @@ class Engine(Protocol):
 
     def locate_nonfinite(self, microbatch: Microbatch, step: int) -> tuple[str, Span] | None:
         """The first node that made a non-finite value (its operation's name and its place), if one did."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Bytes of the device's memory that are in use, or were since the call before, beyond what was in use when all
+        was compiled and nothing of the plan was allocated yet. Costs microseconds."""
         ...
 
     def memory(self) -> Mapping[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from paren.runtime.memory import resident_bytes
 from paren.train.session import Pace, Session, Step
 from paren.train.state import Json
 
@@ -21,8 +20,8 @@ def report(session: Session, step: Step) -> None:
 
 
 def note_memory(session: Session) -> None:
-    """Raises the peak to what is resident now."""
-    session.peak_bytes = max(session.peak_bytes, resident_bytes() - session.engine.baseline_bytes)
+    """Raises the peak to what the plan takes now."""
+    session.peak_bytes = max(session.peak_bytes, session.engine.used_bytes())
 
 
 def measured(session: Session, record: dict[str, Json]) -> dict[str, Json]:

@@ -57,7 +57,8 @@ def write_gpt(folder: Path, more: str = "") -> Path:
 
 OUTSIDE = """\
 import json, sys, threading, time
-import paren, paren.engine as engine
+import paren
+from paren.engine import CompiledEngine
 
 def anonymous():
     with open("/proc/self/smaps_rollup") as file:
@@ -70,12 +71,12 @@ def watch():
     while not ended.wait(0.002):
         peak = max(peak, anonymous())
 
-def before_the_arena():
+def before_the_arena(self):
     global peak, baseline
     baseline = peak = anonymous()
-    return resident_bytes()
+    start_counting(self)
 
-resident_bytes, engine.resident_bytes = engine.resident_bytes, before_the_arena
+start_counting, CompiledEngine.start_counting = CompiledEngine.start_counting, before_the_arena
 thread = threading.Thread(target=watch)
 thread.start()
 try:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paren.runtime import memory
 from paren.runtime.memory import (
     Available,
     allocate,
@@ -56,12 +55,11 @@ def test_version_2_groups_count_up_to_the_root(tmp_path: Path) -> None:
     assert found == Available(500_000, 1_000_000, "memory limit of the control group")
 
 
-def test_what_a_run_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_may_use() -> None:
     free = Available(1000, 4000, "available memory of the machine")
-    monkeypatch.setattr(memory, "available_memory", lambda: free)
-    assert usable_memory(None) == free
-    assert usable_memory(2000) == free
-    assert usable_memory(600) == Available(600, 600, "value of PAREN_MEMORY")
+    assert usable_memory(free, None) == free
+    assert usable_memory(free, 2000) == free
+    assert usable_memory(free, 600) == Available(600, 600, "value of PAREN_MEMORY")
 
 
 def test_resident_memory_is_that_of_the_process_itself() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from paren.data.dataset import Chunk
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best, Diagnostic, RunForm
+from paren.runtime.memory import resident_bytes
 from paren.text.source import Source, Span
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import StepSums
@@ -94,7 +95,6 @@ class LinearEngine:
     `before` is called with the name of each method and its step, so that tests act in the middle of a run.
     """
 
-    baseline_bytes = 0
     copies_state = False
     longest = 1
 
@@ -201,6 +201,9 @@ class LinearEngine:
         with np.errstate(invalid="ignore"):
             _, error, _ = self._forward(microbatch, step)
         return None if np.isfinite(error).all() else ("log", SPAN)
+
+    def used_bytes(self) -> int:
+        return resident_bytes()
 
     def memory(self) -> dict[str, int]:
         return {"planned": 4096, "parameters": 20}
