@@ -53,7 +53,7 @@ def announce_baseline() -> None:
         sys.stdin.readline()
         start_counting(engine)
 
-    paren.engine.CompiledEngine.start_counting = announced  # type: ignore[method-assign, assignment]
+    paren.engine.CompiledEngine.start_counting = announced  # type: ignore[method-assign]
 
 
 def train(name: str, precision: str, threads: int) -> None:

@@ -146,6 +146,8 @@ class CompiledEngine:
         self._profile: Profile | None = None
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
+        if not device.own_memory:
+            release_unused()
         self.start_counting()
         self._parameters = self._vector(layout.total)
         self._averages = self._vector(layout.trained) if program.run.average is not None else None
@@ -364,8 +366,6 @@ class CompiledEngine:
 
     def start_counting(self) -> None:
         """Counts what is used from now on as the plan's."""
-        if not self.device.own_memory:
-            release_unused()
         self.device.used_bytes()  # up to now, a trial's arena among it
         self._baseline = self.device.used_bytes()
 
