@@ -66,7 +66,7 @@ class Preparation:
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
-        free = usable_memory(self.memory)
+        free = usable_memory(self.device.available(), self.memory)
         choice = self._choose(stored.get("stacking") if stored is not None else None, free)
         candidate = choose_saving(choice.candidate, self._most(free))
         return Prepared(
