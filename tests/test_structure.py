@@ -40,8 +40,10 @@ LATE = {
     "paren.train.progress": "rich",
 }
 
-# Operations whose results carry no gradient though they may be floats: it is 0 almost everywhere, or cut on purpose.
+# Operations whose results carry no gradient though they may be floats: it is 0 almost everywhere, or cut on purpose, or
+# they are parts of a gradient themselves.
 WITHOUT_GRADIENT = {"sign", "floor", "ceil", "floor_divide", "stop_gradient", "input", "constant", "iota"}
+WITHOUT_GRADIENT |= {"attention_statistics", "attention_gradient"}
 
 
 def ranks() -> dict[str, int]:

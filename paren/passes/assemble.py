@@ -13,6 +13,7 @@ from paren.ir.graph import Builder, Graph, Node
 from paren.ir.program import Program, UpdateGroup
 from paren.ir.rebuild import rebuild
 from paren.ir.types import DType, TensorType
+from paren.passes.alternatives import choose
 from paren.passes.gradient import differentiate
 from paren.passes.precision import set_precision
 from paren.text.errors import InternalError
@@ -34,8 +35,9 @@ def accumulation(program: Program, *, adding: bool) -> Graph:
     parameter, `$loss` and `$weight`. With `adding` these states are added to, else filled (slots that a plan of the
     graph writes: `sums_of`)."""
     builder = Builder("accumulate")
-    made = rebuild(program.loss, builder)
-    loss, weight = (made[program.loss.outputs[name]] for name in ("loss", "weight"))
+    source = choose(program.loss)
+    made = rebuild(source, builder)
+    loss, weight = (made[source.outputs[name]] for name in ("loss", "weight"))
     total, total_weight = _weighted_sums(builder, loss, weight)
     trained = tuple(slot.name for slot in program.parameters if slot.group >= 0)
     parameters = {str(node.attrs["name"]): node for node in builder.inputs if node.attrs["role"] == "state"}
@@ -127,8 +129,9 @@ def update_graph(group: UpdateGroup, key: str, average: float | None) -> Graph:
 def evaluation(program: Program) -> Graph:
     """Weighted sums of one evaluation microbatch: `sum:NAME` and `weight:NAME` for the loss and each metric."""
     builder = Builder("evaluate")
-    made = rebuild(program.evaluate, builder)
-    found = {name: made[node] for name, node in program.evaluate.outputs.items()}
+    source = choose(program.evaluate)
+    made = rebuild(source, builder)
+    found = {name: made[node] for name, node in source.outputs.items()}
     outputs: dict[str, Node] = {}
     names = [("loss", "loss", "weight")]
     names += [(name, f"metric:{name}", f"weight:{name}") for name in program.metrics]
@@ -140,8 +143,9 @@ def evaluation(program: Program) -> Graph:
 
 def diagnosis(program: Program, name: str) -> Graph:
     """A diagnostic reduced over one microbatch: outputs `value` and `weight`. Elements of weight 0 do not count."""
-    diagnostic, source = program.diagnostics[name]
+    diagnostic, declared = program.diagnostics[name]
     builder = Builder("diagnose")
+    source = choose(declared)
     made = rebuild(source, builder)
     value, weight = made[source.outputs["value"]], made[source.outputs["weight"]]
     value = builder.cast(value, DType.FLOAT32)

@@ -353,6 +353,12 @@ def softmax_gradient(builder: Builder, name: str, args: tuple[Node, ...], attrs:
     return None
 
 
+@_on("either")
+def either_as_written(builder: Builder, name: str, args: tuple[Node, ...], attrs: Attrs, span: Span) -> Node | None:
+    """Of the alternatives that nothing chose from: those of update rules and first values."""
+    return args[1]
+
+
 @_on("contract")
 def contract_of_transpose(builder: Builder, name: str, args: tuple[Node, ...], attrs: Attrs, span: Span) -> Node | None:
     """A factor is taken before its transposition, where the order of its free axes stays."""

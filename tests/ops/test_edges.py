@@ -214,6 +214,43 @@ MISMATCHES: list[tuple[str, list[TensorType], dict[str, object], str]] = [
         {"kernel": (3, 3), "stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1)},
         "a kernel of [3 3] does not fit an image of [2 2]",
     ),
+    (
+        "attention",
+        [f32(3, 1, 2, 4), f32(3, 2, 5), f32(3, 2, 5)],
+        {"causal": False, "scale": 1.0},
+        "the keys are float32[3 2 5] for the queries float32[3 1 2 4]",
+    ),
+    (
+        "attention",
+        [f32(3, 2, 1, 4), f32(3, 2, 4), f32(5, 2, 4)],
+        {"causal": False, "scale": 1.0},
+        "the values are float32[5 2 4] for the keys float32[3 2 4]",
+    ),
+    (
+        "attention",
+        [f32(3, 2, 1, 4), f32(2, 2, 4), f32(2, 2, 4)],
+        {"causal": True, "scale": 1.0},
+        "the first of 3 causal queries would see none of 2 keys",
+    ),
+    (
+        "attention_statistics",
+        [f32(3, 2, 1, 4), f32(3, 2, 4)],
+        {"causal": None, "scale": 1.0},
+        "causal is None, true or false is needed",
+    ),
+    (
+        "attention_statistics",
+        [f32(3, 2, 1, 4), f32(3, 2, 4)],
+        {"causal": True, "scale": 1},
+        "scale is 1, a float is needed",
+    ),
+    (
+        "attention_gradient",
+        [f32(3, 2, 1, 4), f32(3, 2, 4), f32(3, 2, 4), f32(3, 2, 1, 4), f32(2, 1, 3), f32(3, 2, 1, 4)],
+        {"causal": True, "scale": 1.0, "of": 3},
+        "of is 3, 0, 1 or 2 is needed",
+    ),
+    ("either", [f32(3), f32(4)], {}, "the shapes float32[3] and float32[4] differ"),
     ("constant", [], {"value": 300, "dtype": DType.UINT8}, "the value 300 does not fit uint8"),
     ("constant", [], {"value": 1.5, "dtype": DType.INT32}, "the value 1.5 is not an integer, int32 is needed"),
 ]

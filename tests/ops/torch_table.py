@@ -164,6 +164,28 @@ def _contract(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
     return torch.einsum(f"{''.join(names_a)},{''.join(names_b)}->{''.join(batch + free)}", a, b)
 
 
+def _attention(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
+    """Positions lie before heads; keys and values are repeated for the heads that share them."""
+    q = tensors[0].movedim(-4, -2)
+    k, v = (x.transpose(-3, -2)[..., None, :, :].expand(*q.shape[:-2], *x.shape[-3::2]) for x in tensors[1:3])
+    seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+    seen = seen.tril(k.shape[-2] - q.shape[-2]) if attrs["causal"] else seen
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=attrs["scale"]).movedim(-2, -4)
+
+
+def _attention_statistics(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
+    q, k = tensors
+    scores = attrs["scale"] * torch.einsum("...tgrd,...sgd->...grts", q, k)
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[-3] - q.shape[-4])
+    return torch.logsumexp(scores.masked_fill(hidden, -torch.inf) if attrs["causal"] else scores, -1)
+
+
+def _attention_gradient(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
+    """By automatic differentiation, so that the result and the statistics are not needed."""
+    operands = [tensor.detach().requires_grad_() for tensor in tensors[:3]]
+    return torch.autograd.grad(_attention(tuple(operands), attrs), operands, tensors[5])[attrs["of"]]
+
+
 def _threefry(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
     """Threefry-2x32-20 written out in int64, as in Random123's reference."""
     mask = 0xFFFFFFFF
@@ -278,5 +300,9 @@ TORCH: Table = {
     "take": _take,
     "scatter_add": _scatter_add,
     "contract": _contract,
+    "attention": _attention,
+    "attention_statistics": _attention_statistics,
+    "attention_gradient": _attention_gradient,
+    "either": lambda tensors, _attrs: tensors[1],
 }
 WITHOUT_VALUE = ("input",)

@@ -228,6 +228,13 @@ def test_the_gradient_of_a_softmax_is_written_with_its_result(turned: bool) -> N
     assert apart[1].args[0] is power[1]
 
 
+def test_of_two_ways_the_written_one_is_taken() -> None:
+    pair = Pair()
+    assert pair.operations(pair.emit("either", pair.emit("exp", pair.input(3)), pair.emit("neg", pair.input(3)))) == [
+        "neg"
+    ]
+
+
 def test_every_structural_simplification_is_met_by_a_test() -> None:
     """The tests above are found to reach each function, so that none is dead."""
     reached: set[str] = set()
@@ -244,6 +251,7 @@ def test_every_structural_simplification_is_met_by_a_test() -> None:
         test_reductions_fold("sum")
         test_products_take_in_transpositions()
         test_the_gradient_of_a_softmax_is_written_with_its_result(False)
+        test_of_two_ways_the_written_one_is_taken()
     finally:
         STRUCTURAL.update(original)
     known = {rule.__name__ for rules in original.values() for rule in rules}  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 """All operations, one record each. Importing this package fills the table `paren.ir.op.OPS`."""
 
-from paren.ir.ops import contract, elementwise, index, leaf, reduce, select, shape, windows
+from paren.ir.ops import attention, contract, elementwise, index, leaf, reduce, select, shape, windows
 
-__all__ = ["contract", "elementwise", "index", "leaf", "reduce", "select", "shape", "windows"]
+__all__ = ["attention", "contract", "elementwise", "index", "leaf", "reduce", "select", "shape", "windows"]

@@ -1,13 +1,22 @@
-"""Products of tensors: matmul and einsum, as contractions of pairs. The batch axis is never summed."""
+"""Products of tensors: matmul and einsum, as contractions of pairs, and attention. The batch axis is never summed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paren.ir.graph import Node
+from paren.ir.ops.operands import FLOATS
 from paren.lang.builtins.registry import builtin
 from paren.lang.elementwise import common_dtype, elementwise
-from paren.lang.operand import argument, forbid_weight, mismatch_notes, need_string, need_tensor
+from paren.lang.operand import (
+    argument,
+    forbid_weight,
+    mismatch_notes,
+    need_boolean,
+    need_number,
+    need_string,
+    need_tensor,
+)
 from paren.lang.session import Session
 from paren.lang.signature import Site
 from paren.lang.value import Tensor, Value
@@ -198,3 +207,43 @@ def dot(session: Session, site: Site, x: Value, y: Value) -> Value:
     if not product.rank:
         raise session.error("E-TYPE-003", f"{product} has no axes", site, notes=mismatch_notes([a, b]))
     return session.tensor(session.emit("sum", (product.node,), {"axes": (axis,)}, site), product.batched, site)
+
+
+@builtin("attend", "q k v written :causal :scale", causal=False, scale=1.0)
+def attend(
+    session: Session, site: Site, q: Value, k: Value, v: Value, written: Value, causal: Value, scale: Value
+) -> Value:
+    """The value of `written`, which must be softmax(scale q k') v of q [groups heads queries width], k [groups keys
+    width] and v; a device that has one step for it takes that. `attention` is written with it."""
+    operands = [need_tensor(session, site, value, key) for key, value in enumerate((q, k, v, written))]
+    for tensor in operands:
+        forbid_weight(session, site, tensor)
+    masked, factor = need_boolean(session, site, causal, "causal"), need_number(session, site, scale, "scale")
+    if not _fits(operands, masked):
+        return operands[3]
+    *factors, result = operands
+    turned = [
+        session.emit("transpose", (x.node,), {"axes": _turned(x, order)}, site)
+        for x, order in zip(factors, ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2)), strict=True)
+    ]
+    node = session.emit("attention", turned, {"causal": masked, "scale": float(factor)}, site)
+    node = session.emit("transpose", (node,), {"axes": _turned(result, (1, 2, 0, 3))}, site)
+    return session.tensor(session.emit("either", (node, result.node), {}, site), result.batched, site)
+
+
+def _turned(x: Tensor, order: tuple[int, ...]) -> tuple[int, ...]:
+    """An order of the axes of one example as one of the node's."""
+    return (0, *(axis + 1 for axis in order)) if x.batched else order
+
+
+def _fits(operands: list[Tensor], causal: bool) -> bool:
+    """Whether this is what the operation `attention` computes: examples of all operands or of none, each query with a
+    key to see."""
+    q, k, v, written = operands
+    alike = len({(x.batched, x.dtype) for x in operands}) == 1 and q.dtype in FLOATS
+    if not alike or (q.rank, k.rank, v.rank) != (4, 3, 3):
+        return False
+    groups, repeat, queries, width = q.shape
+    _, keys, values = v.shape
+    shapes = (groups, keys, width), (groups, keys, values), (groups, repeat, queries, values)
+    return shapes == (k.shape, v.shape, written.shape) and not (causal and queries > keys)
