@@ -60,7 +60,7 @@ class Executable:
             [step.kernel for step in plan.steps if isinstance(step, Launch)],
             [launch.kernel for step in plan.steps if isinstance(step, Loop) for launch in launches_of([step])],
         )
-        self._cells = {buffer.id: Cell() for buffer in plan.buffers}
+        self._cells = {buffer.id: Cell(lasting=buffer.place is not Place.ARENA) for buffer in plan.buffers}
         self._buffers = {buffer.id: buffer for buffer in plan.buffers}
         self._named = {
             place: [buffer for buffer in plan.buffers if buffer.place is place] for place in (Place.STATE, Place.INPUT)

@@ -17,10 +17,14 @@ Addresses = npt.NDArray[np.uint64]
 
 
 class Cell:
-    """The place of one buffer. Its array may be replaced between runs; tables of addresses that watch it follow."""
+    """The place of one buffer. Its array may be replaced between runs; tables of addresses that watch it follow.
 
-    def __init__(self, array: AnyArray | None = None) -> None:
+    `lasting`: what lies there means something after a sequence has run, as state does and an arena does not.
+    """
+
+    def __init__(self, array: AnyArray | None = None, lasting: bool = False) -> None:
         self._array = array
+        self.lasting = lasting
         self._watchers: list[tuple[Addresses, int, int]] = []
 
     @property

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from paren.data.loader import GlobalBatch, cut, microbatch_ranges
+from paren.data.loader import GlobalBatch, Schedule, cut, microbatch_ranges
+from paren.data.open import open_data
 from paren.engine import CompiledEngine
 from paren.forecast.plans import make_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.passes.assemble import UPDATES, WEIGHT
+from paren.pipeline import Planning
+from paren.plan.traits import traits_of
 from paren.runtime.device import Device, open_device
 from paren.train.experiment import Experiment
 from paren.train.loop import train_step
@@ -49,9 +52,10 @@ class Lines(list[dict[str, Any]]):
 class Trainer:
     """A compiled program, its state initialised, and the loop's step on any batch."""
 
-    def __init__(self, made: Program, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, made: Program, device: str | Device = "cpu", threads: int = 1) -> None:
         self.made = made
-        self.engine = CompiledEngine(made, make_plans(made), device_of(device, threads))
+        opened = device_of(device, threads) if isinstance(device, str) else device
+        self.engine = CompiledEngine(made, make_plans(made, Planning(traits=traits_of(opened.name))), opened)
         self.restart()
 
     def restart(self) -> None:
@@ -122,6 +126,19 @@ class Trainer:
         engine._registers[WEIGHT][...] = 1
         engine._registers[UPDATES][...] = number - 1
         assert engine._finish_step() == 1
+
+
+def examples(made: Program, cache: Path, steps: int) -> list[Arrays]:
+    """What the first positions of a smoke variant train on; tokens are drawn, as a tokenizer takes long to train."""
+    if made.data.kind == "python-stdlib":
+        generator = np.random.default_rng(0)
+        types = {field.name: field.type for field in made.data.fields}
+        shape = (made.run.batch, *types["tokens"].shape)
+        return [{name: generator.integers(0, 64, shape).astype(np.int32) for name in types} for _ in range(steps)]
+    data = open_data(made.data, root=EXAMPLES, cache=cache, seed=made.run.seed, announce=lambda _text: None)
+    split = data.splits["train"]
+    schedule = Schedule(split.count, made.run.batch, made.run.seed)
+    return [split.read(schedule.batch_at(position)[1]) for position in range(steps)]
 
 
 def assert_gradients_agree(found: Arrays, wanted: Arrays, tolerance: float = 1e-4) -> None:

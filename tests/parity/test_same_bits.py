@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled_training import EXAMPLES, Arrays, Trainer
+from compiled_training import EXAMPLES, Trainer, examples
 
-from paren.data.loader import Schedule
-from paren.data.open import open_data
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.passes.assemble import SQUARES
@@ -64,19 +62,6 @@ def test_two_processes_leave_the_same_bytes(tmp_path: Path, optimizer: str) -> N
     assert (files, lines) == left_by(tmp_path / "second")
     assert len(files) >= 2
     assert sum("loss" in line for line in lines) == 11
-
-
-def examples(made: Program, cache: Path, steps: int) -> list[Arrays]:
-    """What the first positions of a smoke variant train on; tokens are drawn, as a tokenizer takes long to train."""
-    if made.data.kind == "python-stdlib":
-        generator = np.random.default_rng(0)
-        types = {field.name: field.type for field in made.data.fields}
-        shape = (made.run.batch, *types["tokens"].shape)
-        return [{name: generator.integers(0, 64, shape).astype(np.int32) for name in types} for _ in range(steps)]
-    data = open_data(made.data, root=EXAMPLES, cache=cache, seed=made.run.seed, announce=lambda _text: None)
-    split = data.splits["train"]
-    schedule = Schedule(split.count, made.run.batch, made.run.seed)
-    return [split.read(schedule.batch_at(position)[1]) for position in range(steps)]
 
 
 SMALL = {"layers=2", "heads=2", "width=16", "seq=12", "vocab=256", "batch=6", "microbatches=2", "warmup=2", "steps=20"}

@@ -1,0 +1,175 @@
+"""The real driver: torch gives context, memory, stream and graphs; kernels are loaded and launched through libcuda.
+
+Everything runs on one stream of torch, never the default one, which cannot be captured. Names and constants of libcuda
+are those of cuda.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
+
+import torch
+
+from paren.ir.op import Array
+from paren.runtime.cuda.cublas import WORKSPACE, Products
+from paren.runtime.cuda.driver import OutOfMemoryError
+from paren.runtime.cuda.native import Library
+from paren.runtime.cuda.products import Gemm
+from paren.text.errors import InternalError
+
+_MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
+_FUNCTIONS = {
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuModuleLoadData": (POINTER(c_void_p), c_void_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+}
+
+
+class _Cuda(Library):
+    def describe(self, result: int) -> str:
+        name = c_char_p()
+        self._functions["cuGetErrorName"](result, ctypes.byref(name))
+        return name.value.decode() if name.value else f"error {result}"
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function, and the module that it lives in."""
+
+    handle: c_void_p
+    module: c_void_p
+
+
+class Card:
+    """The card of that ordinal among those that this process sees. Any thread may move bytes; what a thread does waits
+    for a capture that another is making."""
+
+    def __init__(self, index: int, tf32: bool = False) -> None:
+        self._index = index
+        self._lock = threading.RLock()
+        self._ready = threading.local()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        properties = torch.cuda.get_device_properties(index)
+        self.card = str(properties.name)
+        self.architecture = f"sm_{properties.major}{properties.minor}"
+        self._cuda = _Cuda("libcuda.so.1", _FUNCTIONS)
+        self._context = c_void_p()
+        self._cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
+        torch.cuda.set_device(index)
+        self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        workspace, self._workspace = self.allocate(WORKSPACE)
+        self._products = Products(self._stream.cuda_stream, workspace, tf32)
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> tuple[int, object]:
+        with self._lock, torch.cuda.stream(self._stream):
+            try:
+                memory = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", self._index))
+            except torch.OutOfMemoryError as refusal:
+                raise OutOfMemoryError(str(refusal).splitlines()[0]) from refusal
+        return memory.data_ptr(), memory
+
+    def release(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def memory(self) -> tuple[int, int]:
+        free, total = torch.cuda.mem_get_info(self._index)
+        unused = torch.cuda.memory_reserved(self._index) - torch.cuda.memory_allocated(self._index)
+        return free + unused, total
+
+    def most_used(self) -> int:
+        return int(torch.cuda.max_memory_allocated(self._index))
+
+    def upload(self, source: Array, address: int) -> None:
+        self._call("cuMemcpyHtoDAsync_v2", address, source.ctypes.data, source.nbytes, self._stream.cuda_stream)
+        self.synchronise()
+
+    def download(self, address: int, target: Array) -> None:
+        self._call("cuMemcpyDtoHAsync_v2", target.ctypes.data, address, target.nbytes, self._stream.cuda_stream)
+        self.synchronise()
+
+    def fill(self, address: int, size: int, byte: int) -> None:
+        self._call("cuMemsetD8Async", address, byte, size, self._stream.cuda_stream)
+        self.synchronise()
+
+    # Work -----------------------------------------------------------------------------------------------------------
+
+    def load(self, image: bytes, name: str, shared: int) -> _Function:
+        module, function = c_void_p(), c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), image)
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        if shared > _PLAIN_SHARED:
+            self._call("cuFuncSetAttribute", function, _MOST_SHARED, shared)
+        return _Function(function, module)
+
+    def launch(self, function: object, blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+        assert isinstance(function, _Function)
+        values = (c_uint64 * len(arguments))(*arguments)
+        first = ctypes.addressof(values)
+        pointers = (c_void_p * len(arguments))(*range(first, first + 8 * len(arguments), 8))
+        stream = self._stream.cuda_stream
+        self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
+
+    def copy(self, source: int, target: int, size: int) -> None:
+        self._call("cuMemcpyDtoDAsync_v2", target, source, size, self._stream.cuda_stream)
+
+    def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:
+        with self._lock:
+            self._enter()
+            self._products.multiply(gemm, left, right, result)
+
+    def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
+        gc.collect()  # objects of torch that vanish meanwhile would call what a capture does not allow
+        graph = torch.cuda.CUDAGraph()
+        with self._lock, torch.cuda.stream(self._stream):
+            self.synchronise()
+            try:
+                graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                try:
+                    issue()
+                except BaseException:
+                    with suppress(RuntimeError):  # the first failure says what happened
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+            except RuntimeError as error:
+                raise InternalError("cuda", f"capture of a sequence: {error}") from error
+
+        def replay() -> None:
+            with self._lock, torch.cuda.stream(self._stream):
+                graph.replay()
+
+        return replay
+
+    def synchronise(self) -> None:
+        self._call("cuStreamSynchronize", self._stream.cuda_stream)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        with self._lock:
+            self._enter()
+            self._cuda.call(name, *arguments)
+
+    def _enter(self) -> None:
+        """Makes the card's context the calling thread's."""
+        if not getattr(self._ready, "entered", False):
+            self._cuda.call("cuCtxSetCurrent", self._context)
+            self._ready.entered = True

@@ -1,0 +1,54 @@
+"""CUDA C to machine code for one architecture, by NVIDIA's runtime compiler. It needs no card and no driver."""
+
+from __future__ import annotations
+
+from cuda.bindings import nvrtc
+
+from paren.text.errors import InternalError
+
+# The same bits as on the CPU: no contraction that the text does not ask for, division and roots rounded correctly,
+# small numbers kept.
+OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
+
+
+class Nvrtc:
+    """`version`: the library that is installed, and the options; machine code depends on both."""
+
+    def __init__(self) -> None:
+        result, major, minor = nvrtc.nvrtcVersion()
+        _check("nvrtcVersion", result)
+        self.version = " ".join((f"NVRTC {major}.{minor}", *OPTIONS))
+
+    def compile(self, text: str, architecture: str) -> bytes:
+        """The module (cubin) of a text. It compiles outside Python's lock."""
+        result, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
+        _check("nvrtcCreateProgram", result)
+        try:
+            options = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
+            (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+            if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+                raise InternalError("cuda", f"a kernel does not compile: {_log(program)}")
+            _check("nvrtcCompileProgram", result)
+            result, size = nvrtc.nvrtcGetCUBINSize(program)
+            _check("nvrtcGetCUBINSize", result)
+            module = bytearray(size)
+            (result,) = nvrtc.nvrtcGetCUBIN(program, module)
+            _check("nvrtcGetCUBIN", result)
+            return bytes(module)
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+
+def _log(program: nvrtc.nvrtcProgram) -> str:
+    """What the compiler said, shortened."""
+    result, size = nvrtc.nvrtcGetProgramLogSize(program)
+    _check("nvrtcGetProgramLogSize", result)
+    log = bytearray(size)
+    (result,) = nvrtc.nvrtcGetProgramLog(program, log)
+    _check("nvrtcGetProgramLog", result)
+    return bytes(log).rstrip(b"\0").decode(errors="replace").strip()[:2000]
+
+
+def _check(name: str, result: nvrtc.nvrtcResult) -> None:
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise InternalError("cuda", f"{name}: {result.name}")

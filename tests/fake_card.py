@@ -1,0 +1,152 @@
+"""A card that is host memory: launches run a Python function, products run by the library's own rules, graphs are lists
+of calls. What a real card refuses inside a capture fails here."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from paren.ir.op import Array
+from paren.ir.types import DType
+from paren.runtime.cuda.driver import OutOfMemoryError
+from paren.runtime.cuda.products import Gemm, Operand
+from paren.runtime.memory import allocate
+
+Launchable = Callable[[int, int, int, Sequence[int]], None]  # blocks, threads, shared, arguments
+FUSED = {DType.BFLOAT16: DType.FLOAT32}
+
+
+class FakeCard:
+    """`functions(image, name)` gives what a launch runs. `size`: bytes of its memory."""
+
+    card = "Fake"
+    architecture = "sm_90"
+
+    def __init__(self, functions: Callable[[bytes, str], Launchable], size: int = 1 << 40) -> None:
+        self._functions = functions
+        self._size = size
+        self.idle = 0  # bytes that `release` gives back
+        self.used = 0
+        self._most = 0
+        self._recording: list[Callable[[], None]] | None = None
+        self.captures = 0
+        self.replays = 0
+        self.started: list[str] = []  # the verbs that started work, outside of replays
+
+    def allocate(self, size: int) -> tuple[int, object]:
+        self._outside()
+        assert size > 0
+        if self.used + self.idle + size > self._size:
+            raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+        block = allocate(size + 256)
+        address = int(block.__array_interface__["data"][0])
+        self.used += size
+        self._most = max(self._most, self.used)
+        return -(-address // 256) * 256, block
+
+    def release(self) -> None:
+        self._outside()
+        self.idle = 0
+
+    def memory(self) -> tuple[int, int]:
+        return self._size - self.used, self._size
+
+    def most_used(self) -> int:
+        return self._most
+
+    def upload(self, source: Array, address: int) -> None:
+        self._outside()
+        assert source.flags.c_contiguous
+        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+
+    def download(self, address: int, target: Array) -> None:
+        self._outside()
+        assert target.flags.c_contiguous
+        ctypes.memmove(target.ctypes.data, address, target.nbytes)
+
+    def fill(self, address: int, size: int, byte: int) -> None:
+        self._outside()
+        ctypes.memset(address, byte, size)
+
+    def load(self, image: bytes, name: str, shared: int) -> object:
+        self._outside()
+        return self._functions(image, name)
+
+    def launch(self, function: object, blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+        assert 0 < blocks < 1 << 31
+        assert 0 < threads <= 1024
+        assert callable(function)
+        given = tuple(arguments)
+        self._start("launch", lambda: function(blocks, threads, shared, given))
+
+    def copy(self, source: int, target: int, size: int) -> None:
+        assert size > 0
+        self._start("copy", lambda: ctypes.memmove(target, source, size))
+
+    def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:
+        self._start("multiply", lambda: run_gemm(gemm, left, right, result))
+
+    def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
+        self._outside()
+        recorded = self._recording = []
+        try:
+            issue()
+        finally:
+            self._recording = None
+        assert recorded, "an empty graph"
+        self.captures += 1
+
+        def replay() -> None:
+            self._outside()
+            self.replays += 1
+            for call in recorded:
+                call()
+
+        return replay
+
+    def synchronise(self) -> None:
+        self._outside()
+
+    def _outside(self) -> None:
+        assert self._recording is None, "this cannot be captured"
+
+    def _start(self, verb: str, call: Callable[[], object]) -> None:
+        if self._recording is None:
+            self.started.append(verb)
+            call()
+        else:
+            self._recording.append(lambda: call() and None)
+
+
+def run_gemm(gemm: Gemm, left: int, right: int, result: int) -> None:
+    """What `cublasGemmStridedBatchedEx_64` does with these parameters, and refuses to do."""
+    a = _matrices(gemm.left, gemm.m, gemm.k, left, gemm.count)
+    b = _matrices(gemm.right, gemm.k, gemm.n, right, gemm.count)
+    c = _matrices(gemm.result, gemm.m, gemm.n, result, gemm.count)
+    assert not gemm.result.transposed
+    assert gemm.count == 1 or gemm.result.stride, "matrices of a batch lie in one another"
+    sums = FUSED.get(gemm.left.dtype, gemm.left.dtype).numpy
+    with np.errstate(all="ignore"):
+        value = np.matmul(a.astype(sums), b.astype(sums))
+        c[...] = (c.astype(sums) + value if gemm.accumulates else value).astype(c.dtype)
+
+
+def _matrices(operand: Operand, rows: int, columns: int, address: int, count: int) -> Array:
+    """Column-major matrices at an address, after their transposition: [count rows columns]."""
+    if operand.transposed:
+        return _matrices(replace(operand, transposed=False), columns, rows, address, count).transpose(0, 2, 1)
+    assert operand.leading >= max(1, rows), "the library refuses this leading dimension"
+    assert address % operand.dtype.bytes == 0
+    item = operand.dtype.bytes
+    strides = (operand.stride, 1, operand.leading)
+    extents = [(size - 1) * stride for size, stride in zip((count, rows, columns), strides, strict=True)]
+    if not rows * columns:  # nothing lies there
+        return np.empty((count, rows, columns), operand.dtype.numpy)
+    low, high = sum(min(0, extent) for extent in extents), sum(max(0, extent) for extent in extents) + 1
+    memory = (ctypes.c_char * ((high - low) * item)).from_address(address + low * item)
+    flat = np.frombuffer(memory, np.uint8).view(operand.dtype.numpy)[-low:]
+    bytes_ = tuple(stride * item for stride in strides)
+    return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), bytes_)
