@@ -8,6 +8,7 @@
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
 | reuse | kernels -> kernels that keep expensive values between their stages | `plan.verify_kernel` |
+| partial sums | sums down few columns -> parts of them, then their sums | `plan.verify_kernel` |
 | schedule | steps in an order in which operands can be given up early | |
 | tile | steps around a large short-lived value -> a loop over its tiles | `plan.check_loop` |
 | rematerialization | steps run again, so that their results need not be kept | |
@@ -27,6 +28,7 @@ from paren.plan.check import check_plan
 from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.memory import NOTHING_HELD, Held, kernels_of, place
+from paren.plan.partial_sums import cut_column_sums
 from paren.plan.plan import Plan
 from paren.plan.rematerialization import drop_cheap, fit
 from paren.plan.reuse import reuse_values
@@ -72,6 +74,8 @@ def plan_graph(
     `held`: outputs that lie at given places of the arena."""
     traits = planning.traits
     plan = reuse_values(schedule(lower(prepare(graph, traits), traits)))
+    if traits.fill:
+        plan = cut_column_sums(plan, traits.fill)
     if planning.patterns:
         plan = tile(plan, traits.tiles)
     if planning.patterns and traits.makes_again:

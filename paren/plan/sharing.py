@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 from paren.plan.kernel import Access, Accumulate, Kernel, Load, Stage, Store
@@ -32,7 +33,8 @@ def may_share(kernel: Kernel, read: int, written: int) -> bool:
     """Whether parameter `written` may lie exactly on parameter `read`, which the kernel only reads.
 
     It may if every element is read at the place where it is written, never after it was written: all accesses of both
-    have one signature, no later stage loads `read` once `written` is stored, and within a stage loads come first.
+    have one signature, no later stage loads `read` once `written` is stored, and within a stage loads come first. Only
+    how far a stage runs along its axes may differ from stage to stage.
     """
     if kernel.parameters[read].writes or kernel.parameters[written].reads:
         return False
@@ -52,8 +54,27 @@ def may_share(kernel: Kernel, read: int, written: int) -> bool:
                 stored = True
                 signatures.add(access_signature(kernel, stage, statement.access))
     # One shared signature that touches an element once a row: rows and stage axes must not repeat elements.
-    signature = signatures.pop() if len(signatures) == 1 else None
+    signature = _longest(signatures)
     return signature is not None and _is_injective(kernel, signature)
+
+
+def _longest(signatures: Collection[Signature | None]) -> Signature | None:
+    """The signature that covers all, which differ in the sizes of stage axes only; None where they differ otherwise."""
+    starts: set[int] = set()
+    steps: dict[tuple[str, int], set[int]] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for signature in signatures:
+        if signature is None:
+            return None
+        starts.add(signature[0])
+        for (kind, axis, size), step in signature[1]:
+            steps.setdefault((kind, axis), set()).add(step)
+            sizes[kind, axis] = max(sizes.get((kind, axis), 0), size)
+    if len(starts) != 1 or any(len(signature[1]) != len(steps) for signature in signatures if signature is not None):
+        return None
+    if any(len(found) != 1 for found in steps.values()):
+        return None
+    return starts.pop(), tuple(((*name, size), min(steps[name])) for name, size in sizes.items())
 
 
 def _is_injective(kernel: Kernel, signature: Signature) -> bool:

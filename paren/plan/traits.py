@@ -26,12 +26,14 @@ class Traits:
     what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
     makes from kept ones are made again although there is memory for them. `aligns`: whether products of bfloat16 need
     rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
-    is lowered to products. `tiles`: how large values are cut."""
+    is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
+    it is busy with any. `tiles`: how large values are cut."""
 
     rounds_operands: bool = True
     makes_again: bool = True
     aligns: bool = False
     attends: bool = False
+    fill: int = 0
     tiles: TileSizes = TileSizes()
 
 
@@ -42,6 +44,7 @@ CUDA = Traits(
     rounds_operands=False,
     makes_again=False,
     aligns=True,
+    fill=1 << 16,
     tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),
 )
 

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from mixed_graphs import mixed_graph, training_graph, values_for
 from networks import F32, batch, emit, linear, matmul, state, total
 from plan_runs import cpu, planned, run_on_cpu, run_plan
+from rounded_graphs import integers, training
 from unplaced import run_placed, unplaced
 
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph, Node
-from paren.ir.op import Array
 from paren.ir.types import DType
-from paren.passes.gradient import differentiate
 from paren.passes.precision import set_precision
 from paren.plan.memory import place
 from paren.plan.plan import Launch, Place, Product
@@ -27,26 +26,6 @@ from paren.runtime.reference import ReferenceDevice
 
 HALF = DType.BFLOAT16
 APART = replace(CPU, rounds_operands=False)
-
-
-def training(builder: Builder, loss: Node, *, adding: bool = True) -> Graph:
-    parameters = [node for node in builder.inputs if node.attrs["role"] == "state"]
-    outputs = {"loss": loss}
-    for node, gradient in zip(parameters, differentiate(builder, loss, parameters), strict=True):
-        name = f"gradient:{node.attrs['name']}"
-        slot = state(builder, name, *node.shape)
-        outputs[name] = builder.apply("add", slot, gradient) if adding else gradient
-    return set_precision(builder.graph(outputs), "bfloat16", [name for name in outputs if name != "loss"])
-
-
-def integers(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    generator = np.random.default_rng(seed)
-    return {
-        str(node.attrs["name"]): generator.integers(0 if node.dtype.is_integer else -3, 4, node.shape).astype(
-            node.dtype.numpy
-        )
-        for node in graph.inputs
-    }
 
 
 def check(graph: Graph) -> None:

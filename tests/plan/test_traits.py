@@ -1,0 +1,63 @@
+"""Plans for another kind of device compute the same: here both kinds run on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plan_runs import cpu, run_plan
+from test_tile import values_of
+
+import paren
+from paren.forecast.plans import make_plans
+from paren.ir.types import DType
+from paren.passes.assemble import accumulation
+from paren.pipeline import PLAIN, Planning, plan_graph
+from paren.plan.memory import kernels_of
+from paren.plan.plan import Loop, Product
+from paren.plan.traits import CPU, CUDA, traits_of
+
+EXAMPLES = Path(paren.__file__).parents[1] / "examples"
+SMALL = {"layers": 1, "vocab": 515, "seq": 40, "width": 64, "batch": 8}
+
+
+def test_the_traits_of_a_device() -> None:
+    assert [traits_of(name) for name in ("cpu", "reference", "cuda", "cuda:1")] == [CPU, CPU, CUDA, CUDA]
+    assert PLAIN.traits is CPU
+
+
+@pytest.mark.parametrize("precision", ["off", "bfloat16"])
+def test_a_training_step(precision: str) -> None:
+    program = paren.load(EXAMPLES / "gpt.paren", "smoke", set=SMALL | {"precision": precision}).program
+    graph = accumulation(program, adding=False)
+    # As on a card, but for sizes: sums cut into parts and the head in chunks of a few rows.
+    traits = replace(CUDA, fill=1 << 13, tiles=replace(CUDA.tiles, smallest=100_000, sequential=40_000, least_rows=8))
+    values = values_of(graph, 0.1)
+    wanted, plan = run_plan(cpu(), plan_graph(graph), values), plan_graph(graph, planning=Planning(traits=traits))
+    assert any(kernel.name.startswith("parts_") for kernel in kernels_of(plan).values())
+    assert any(isinstance(step, Loop) for step in plan.steps)
+    assert all(step.sizes == () for step in plan.steps if isinstance(step, Loop))
+    for name, found in run_plan(cpu(), plan, values).items():
+        moved = np.linalg.norm(np.ravel(found - wanted[name]))
+        tolerance = 1e-5 if precision == "off" else 2e-2
+        assert moved <= tolerance * np.linalg.norm(np.ravel(wanted[name])), name
+
+
+def test_no_product_reads_float32_where_it_rounds() -> None:
+    program = paren.load(EXAMPLES / "gpt.paren", "smoke", set=SMALL | {"precision": "bfloat16"}).program
+    for plan in make_plans(program, Planning(traits=CUDA)).all.values():
+        types = {buffer.id: buffer.type.dtype for buffer in plan.buffers}
+        products = [step for step in plan.steps if isinstance(step, Product)]
+        operands = {types[matrix.buffer] for step in products if step.rounded for matrix in (step.a, step.b)}
+        assert operands <= {DType.BFLOAT16}
+
+
+def test_the_gradient_of_padded_logits_lies_on_them() -> None:
+    """A kernel may write wider rows than it read in its earlier stages, over the same rows."""
+    program = paren.load(EXAMPLES / "gpt.paren", "smoke", set=SMALL | {"precision": "bfloat16"}).program
+    plan = plan_graph(accumulation(program, adding=False), planning=Planning(patterns=False, traits=CUDA))
+    wide = [buffer for buffer in plan.buffers if buffer.type.shape == (8, 40, 520)]
+    assert len(wide) == 2
+    assert wide[0].offset == wide[1].offset
