@@ -57,7 +57,8 @@ def describe_limit(free: Available) -> str:
     """Where the number of free bytes comes from, and who has the rest."""
     limit = f"the limit is the {free.limit}"
     used = free.total - free.bytes
-    return f"{limit}: of {show_bytes(free.total)} in all, {show_bytes(used)} are in use" if used else limit
+    others = f"; {free.others}" if free.others else ""
+    return f"{limit}: of {show_bytes(free.total)} in all, {show_bytes(used)} are in use{others}" if used else limit
 
 
 def smallest_change(program: Program, planned: int, limit: int) -> str:

@@ -27,11 +27,13 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Available:
-    """Bytes that may still be allocated, of how many in all, and what sets that limit, in words."""
+    """Bytes that may still be allocated, of how many in all, what sets that limit, in words, and on a card who else
+    holds of it, empty where nobody does."""
 
     bytes: int
     total: int
     limit: str
+    others: str = ""
 
 
 def available_memory(root: Path = Path("/")) -> Available:

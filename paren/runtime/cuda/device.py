@@ -16,35 +16,44 @@ from paren.runtime.cuda.builtin import COPY, COPY_BLOCKS, COPY_THREADS, END
 from paren.runtime.cuda.driver import Compiler, Driver, OutOfMemoryError
 from paren.runtime.cuda.kernels import Emitter, Kernels, Loaded
 from paren.runtime.cuda.products import Gemm, gemm_calls
+from paren.runtime.cuda.requirements import RESERVE
 from paren.runtime.cuda.sequence import Work, check_cells, make_sequence
 from paren.runtime.memory import Available
 from paren.runtime.task import Addresses, Cell, Runs, Task
 from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
 
-RESERVE = 1 << 30  # bytes of the card that are left to libraries
 LIMIT = "free memory of the card, less 1 GiB for its libraries"
 
 
 class CudaDevice:
-    """A card as the device of plans. Work is started and not waited for; transfers of arrays wait."""
+    """A card as the device of plans. Work is started and not waited for; transfers of arrays wait. `others`: who else
+    held memory of it when it was opened, in words. `tf32`: products of float32 may round their operands."""
 
     name = "cuda"
     threads = 1
     own_memory = True
 
     def __init__(
-        self, driver: Driver, compiler: Compiler, emitter: Emitter, cache: Path | None = None, reason: str = ""
+        self,
+        driver: Driver,
+        compiler: Compiler,
+        emitter: Emitter,
+        cache: Path | None = None,
+        reason: str = "",
+        tf32: bool = False,
     ) -> None:
         self.reason = reason
+        self.others = ""
         self.driver = driver
         self._compiler = compiler
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
+        self._products = " TF32" if tf32 else ""
         self._notes: list[str] = []
 
     @property
     def target(self) -> str:
-        return f"{self.driver.card} {self.driver.architecture} {self._compiler.version}"
+        return f"{self.driver.card} {self.driver.architecture} {self._compiler.version}{self._products}"
 
     @property
     def compiled(self) -> int:
@@ -56,12 +65,12 @@ class CudaDevice:
 
     @property
     def notes(self) -> Sequence[str]:
-        return (*self._notes, *self._kernels.cache.notes)
+        return (*self._notes, *self._kernels.cache.notes, *((self.others,) if self.others else ()))
 
     def available(self) -> Available:
         """What may still be allocated on the card."""
         free, total = self.driver.memory()
-        return Available(max(0, free - RESERVE), total, LIMIT)
+        return Available(max(0, free - RESERVE), total, LIMIT, self.others)
 
     def used_bytes(self) -> int:
         """The most bytes of the card that were allocated at any time."""

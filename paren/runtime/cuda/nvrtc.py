@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cuda.bindings import nvrtc
 
+from paren.runtime.cuda.resources import REPORT, Resources, read_resources
 from paren.text.errors import InternalError
 
 # The same bits as on the CPU: no contraction that the text does not ask for, division and roots rounded correctly,
@@ -21,22 +24,32 @@ class Nvrtc:
 
     def compile(self, text: str, architecture: str) -> bytes:
         """The module (cubin) of a text. It compiles outside Python's lock."""
-        result, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
-        _check("nvrtcCreateProgram", result)
-        try:
-            options = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
-            (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-            if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
-                raise InternalError("cuda", f"a kernel does not compile: {_log(program)}")
-            _check("nvrtcCompileProgram", result)
-            result, size = nvrtc.nvrtcGetCUBINSize(program)
-            _check("nvrtcGetCUBINSize", result)
-            module = bytearray(size)
-            (result,) = nvrtc.nvrtcGetCUBIN(program, module)
-            _check("nvrtcGetCUBIN", result)
-            return bytes(module)
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
+        return _compile(text, architecture, OPTIONS)[0]
+
+    def measure(self, text: str, architecture: str) -> dict[str, Resources]:
+        """What each kernel of a text takes, by its name."""
+        return read_resources(_compile(text, architecture, (*OPTIONS, REPORT))[1])
+
+
+def _compile(text: str, architecture: str, options: Sequence[str]) -> tuple[bytes, str]:
+    """The module of a text, and what the compiler said."""
+    result, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
+    _check("nvrtcCreateProgram", result)
+    try:
+        given = [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        log = _log(program)
+        if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            raise InternalError("cuda", f"a kernel does not compile: {log[:2000]}")
+        _check("nvrtcCompileProgram", result)
+        result, size = nvrtc.nvrtcGetCUBINSize(program)
+        _check("nvrtcGetCUBINSize", result)
+        module = bytearray(size)
+        (result,) = nvrtc.nvrtcGetCUBIN(program, module)
+        _check("nvrtcGetCUBIN", result)
+        return bytes(module), log
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 def _log(program: nvrtc.nvrtcProgram) -> str:
@@ -46,7 +59,7 @@ def _log(program: nvrtc.nvrtcProgram) -> str:
     log = bytearray(size)
     (result,) = nvrtc.nvrtcGetProgramLog(program, log)
     _check("nvrtcGetProgramLog", result)
-    return bytes(log).rstrip(b"\0").decode(errors="replace").strip()[:2000]
+    return bytes(log).rstrip(b"\0").decode(errors="replace").strip()
 
 
 def _check(name: str, result: nvrtc.nvrtcResult) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from defined_kernels import defined_device
+from defined_kernels import DefinedKernels, defined_device
 from fake_card import FakeCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_samples import gelu
 from random_graphs import graphs, values_for
 
+from paren.forecast.fit import describe_limit
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph
 from paren.ir.op import Array
@@ -24,6 +26,7 @@ from paren.plan.traits import CUDA
 from paren.runtime.array import AnyArray, DeviceArray
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.cuda.device import CudaDevice
+from paren.runtime.cuda.kernels import Emitter
 from paren.runtime.executor import Executable
 from paren.runtime.task import Cell
 from paren.text.errors import InternalError, ParenError
@@ -302,6 +305,17 @@ def test_what_is_available_leaves_a_reserve() -> None:
     assert defined_device(1 << 20)[0].available().bytes == 0
 
 
+def test_others_on_the_card_are_named_at_the_start_and_where_a_run_does_not_fit() -> None:
+    device, _ = defined_device(3 << 30)
+    device.others = "other processes hold 2 GiB of Fake: 1234 (python)"
+    assert list(device.notes) == [device.others]
+    free = replace(device.available(), bytes=1 << 30)
+    assert describe_limit(free) == (
+        "the limit is the free memory of the card, less 1 GiB for its libraries: of 3 GiB in all, 2 GiB are in use; "
+        "other processes hold 2 GiB of Fake: 1234 (python)"
+    )
+
+
 def test_kernels_are_compiled_once_and_kept(tmp_path: Path) -> None:
     def load(card_of: str) -> tuple[CudaDevice, FakeCard]:
         device, card = defined_device(cache=tmp_path)
@@ -317,3 +331,9 @@ def test_kernels_are_compiled_once_and_kept(tmp_path: Path) -> None:
     third, _ = load("sm_100")
     assert (third.compiled, third.reused) == (3, 1)
     assert (first.target, first.name, first.threads) == ("Fake sm_90 definition", "cuda", 1)
+
+
+def test_rounding_to_tf32_is_part_of_what_decides_about_bits() -> None:
+    kernels = DefinedKernels()
+    device = CudaDevice(FakeCard(kernels.functions, 1 << 30), kernels, Emitter(kernels.emit, ""), tf32=True)
+    assert device.target == "Fake sm_90 definition TF32"
