@@ -4,7 +4,8 @@ A file is: the length of the header (8 bytes, little endian), a JSON header (nam
 the bytes after the header; `__metadata__` for strings), the raw bytes of the tensors, little endian, without gaps.
 
 Every byte is hashed once, on other threads than the one that writes: hashing takes about as long as the disk. So the
-digest of a file is not that of its bytes, but of its header and of the digests of its tensors.
+digest of a file is not that of its bytes, but of its header and of the digests of its tensors. Another thread lets the
+disk take what is written while more is written.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
@@ -28,11 +30,13 @@ from paren.runtime.array import AnyArray, DeviceArray
 from paren.text.errors import InternalError
 from paren.train.files import Files
 
+T = TypeVar("T")
 Check = Callable[[str, Array], None]
 
 CHUNK = 1 << 23  # bytes that are checked and written at a time
 HASHING = 2  # threads that hash while a file is written
-COPIES = 4  # chunks of arrays on a device that are in host memory at a time
+PUSHED = 1 << 26  # bytes after which the disk is asked to take them, while more are written
+COPIES = 2  # chunks of arrays on a device that each hashing thread leaves in host memory
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors library
 
 FORMAT_NAMES = {
@@ -81,27 +85,29 @@ def write_tensors(
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     head = _header({name: arrays[name] for name in names}, metadata)
     start = struct.pack("<Q", len(head)) + head
-    threads = [ThreadPoolExecutor(1, thread_name_prefix="paren-hashing") for _ in range(HASHING)]
+    written = 0
     digests = {name: hashlib.sha256() for name in names}
-    hashed: deque[Future[None]] = deque()
-    try:
-        with path.open("xb") as file:
-            files.write(file, start)
-            for name, thread in zip(names, cycle(threads), strict=False):
-                for part in parts(name, arrays[name]):
-                    chunk = np.asarray(part)
-                    if check is not None:
-                        check(name, chunk)
-                    hashed.append(thread.submit(digests[name].update, _bytes(chunk)))
-                    files.write(file, _bytes(chunk))
-                    if chunk is not part and len(hashed) == COPIES:
-                        hashed.popleft().result()
-            files.sync(file)
-        for each in hashed:
-            each.result()
-    finally:
+    threads = [_Thread("hashing") for _ in range(HASHING)]
+    with path.open("xb") as file, _Thread("pushing") as pushing, ExitStack() as stack:
         for thread in threads:
-            thread.shutdown(wait=True, cancel_futures=True)
+            stack.enter_context(thread)
+        files.write(file, start)
+        for name in names:
+            thread = min(threads, key=lambda each: each.bytes)
+            for part in parts(name, arrays[name]):
+                chunk = np.asarray(part)
+                if check is not None:
+                    check(name, chunk)
+                thread.give(chunk.nbytes, digests[name].update, _bytes(chunk))
+                files.write(file, _bytes(chunk))
+                written += chunk.nbytes
+                if written - pushing.bytes >= PUSHED:
+                    pushing.give(written - pushing.bytes, files.sync, file)
+                if chunk is not part:
+                    thread.catch_up(COPIES)
+        for thread in (pushing, *threads):
+            thread.catch_up(0)
+        files.sync(file)
     tensors = {name: digest.hexdigest() for name, digest in digests.items()}
     size = len(start) + sum(array.nbytes for array in arrays.values())
     return Written(size, file_digest(start, tensors.values()), tensors)
@@ -167,6 +173,33 @@ def parts(name: str, array: AnyArray) -> Iterator[AnyArray]:
     step = max(1, CHUNK // array.dtype.itemsize)
     for start in range(0, flat.size, step):
         yield flat[start : start + step]
+
+
+class _Thread:
+    """A thread that does in order what it is given, `bytes` in all. Leaving the block waits for what it is doing."""
+
+    def __init__(self, name: str) -> None:
+        self.bytes = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paren-{name}")
+        self._given: deque[Future[None]] = deque()
+
+    def give(self, size: int, function: Callable[[T], None], argument: T) -> None:
+        """Lets it call a function that handles so many bytes."""
+        self.bytes += size
+        self._given.append(self._thread.submit(function, argument))
+
+    def catch_up(self, most: int) -> None:
+        """Waits until it has at most so much left to do. Raises what a function raised."""
+        while len(self._given) > most:
+            self._given.popleft().result()
+
+    def __enter__(self) -> _Thread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
 
 
 def _bytes(chunk: Array) -> memoryview:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,24 @@ def test_writing_makes_no_copy_of_a_tensor(tmp_path):
         patch.setattr(tensor_file, "CHUNK", 64)
         write_tensors(Watching(), tmp_path / "x", {"a": array}, {})
     assert seen == [False] + [True] * 7
+
+
+def test_what_the_disk_says_while_more_is_written_is_not_lost(tmp_path, monkeypatch):
+    """The system tells of a failed write once: to whoever asks first, which is the thread that hurries the disk."""
+    monkeypatch.setattr(tensor_file, "CHUNK", 64)
+    monkeypatch.setattr(tensor_file, "PUSHED", 128)
+    threads = []
+
+    class Failing(Files):
+        def sync(self, file):
+            threads.append(threading.current_thread().name.partition("_")[0])
+            if len(threads) == 2:
+                raise OSError(errno.EIO, "I/O error")
+            super().sync(file)
+
+    with pytest.raises(OSError, match="I/O error"):
+        write_tensors(Failing(), tmp_path / "x", {"a": np.arange(200, dtype=np.float32)}, {})
+    assert threads[:2] == ["paren-pushing"] * 2
 
 
 def test_a_slot_that_is_not_contiguous_is_a_fault_of_the_engine(tmp_path):
