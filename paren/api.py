@@ -33,7 +33,8 @@ from paren.ir.program import Program, Value
 from paren.ir.show import show_graph
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
-from paren.pipeline import Planning
+from paren.pipeline import PLAIN, Planning
+from paren.plan.traits import CPU, Traits, traits_of
 from paren.prepare import Preparation
 from paren.restored import RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
@@ -178,14 +179,16 @@ class Experiment:
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
-        choice = predict(self._first(patterns, target.memory), stacking, target.memory, target.limits)
+        first = self._first(patterns, target.memory, traits_of(opened.name))
+        choice = predict(first, stacking, target.memory, target.limits)
         candidate = choose_saving(choice.candidate, target.memory if size is not None else target.memory // 2)
         compiling = compile_plans(candidate.plans, opened)
         return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
 
-    def _first(self, patterns: bool, limit: int) -> Candidate:
+    def _first(self, patterns: bool, limit: int, traits: Traits = CPU) -> Candidate:
         """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes."""
-        plans = self.plans if patterns else make_plans(self.program, Planning(patterns=False))
+        planning = Planning(patterns=patterns, traits=traits)
+        plans = self.plans if planning == PLAIN else make_plans(self.program, planning)
         return shrink(Candidate(self.program, plans, memory_of(self.program, plans)), limit)
 
     def digest(self, data: Dataset) -> str:
@@ -246,7 +249,7 @@ class Experiment:
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
                 free = usable_memory(opened.available(), environment.memory)
-                first = self._first(patterns, free.bytes)
+                first = self._first(patterns, free.bytes, traits_of(opened.name))
                 refuse_if_too_large(first, free)
                 data = self._open_data(data_root, view)
                 options = RunOptions(

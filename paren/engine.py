@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from paren.data.loader import GlobalBatch, Microbatch
-from paren.data.resident import Source, Table, as_bytes, block_steps
+from paren.data.resident import Source, Table, as_bytes, block_steps, distinct_arrays
 from paren.forecast.feed import COUNTS, CURSOR, FIRST, HISTORY, PLACES, plan_feed, source_input
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, adds, diagnosis_name, lay_out, update_name
@@ -29,7 +29,7 @@ from paren.passes.assemble import (
     accumulation,
     gradient_slot,
 )
-from paren.pipeline import prepare
+from paren.pipeline import Planning, prepare
 from paren.plan.plan import Plan
 from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, input_types, place
@@ -84,9 +84,10 @@ class _Chunk:
     """Many steps in one native call: each assembles its batch from arrays in memory, and leaves a line of history."""
 
     def __init__(self, program: Program, plans: Plans, device: Device, sources: Mapping[str, Source]) -> None:
-        self.plans = plan_feed(program, sources, plans.accumulate, block_steps(program.rows))
+        planning = Planning(traits=plans.planning.traits)
+        self.plans = plan_feed(program, sources, plans.accumulate, block_steps(program.rows), planning)
         self._device = device
-        self._sources = {source_input(name): as_bytes(source.array) for name, source in sources.items()}
+        self._sources = sources
         self._feed = Executable(device, self.plans.feed)
         self._keep = Executable(device, self.plans.keep)
 
@@ -101,7 +102,8 @@ class _Chunk:
         """Puts the tasks of one step, which read `batch`, between those of the two graphs."""
         self._block = Block(self._device, self.plans.types)
         state = self._block.arrays | dict(zip((RATE,), rates, strict=False))
-        sources = {name: place(self._device, array) for name, array in self._sources.items()}
+        placed = {at: place(self._device, as_bytes(array)) for at, array in distinct_arrays(self._sources).items()}
+        sources = {source_input(name): placed[each.array.ctypes.data] for name, each in self._sources.items()}
         self._feed.bind(state | batch, state | sources, arena)
         self._keep.bind(state, state | registers, arena)
         self._run = self._device.sequence([*self._feed.tasks, *tasks, *self._keep.tasks])

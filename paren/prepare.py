@@ -12,6 +12,7 @@ from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
+from paren.forecast.residence import choose_residence
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import (
     FORCED,
@@ -35,7 +36,7 @@ from paren.inspect.profiling import Profiling
 from paren.restored import TOKENIZER
 from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
-from paren.runtime.memory import Available, usable_memory
+from paren.runtime.memory import Available, available_memory, usable_memory
 from paren.text.errors import ParenError
 from paren.text.size import show_bytes
 from paren.train.experiment import Prepared, SplitData
@@ -68,7 +69,9 @@ class Preparation:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
         free = usable_memory(self.device.available(), self.memory)
         choice = self._choose(stored.get("stacking") if stored is not None else None, free)
-        candidate = choose_saving(choice.candidate, self._most(free))
+        own = self.device.own_memory
+        candidate = choose_residence(choice.candidate, self.splits(choice.candidate).sources, free.bytes)
+        candidate = choose_saving(candidate, available_memory().bytes // 2 if own else self._most(free))
         return Prepared(
             identity={**self.identity, "stacking": candidate.stacking},
             data=self.splits(candidate),
@@ -90,8 +93,9 @@ class Preparation:
         return self._automatic(self._most(free))
 
     def _most(self, free: Available) -> int:
-        """Bytes for what only makes a run faster: where nobody set a limit, half of what is free stays for others."""
-        return free.bytes if self.memory is not None else free.bytes // 2
+        """Bytes for what only makes a run faster: where nobody set a limit, half of the free host memory stays for
+        others."""
+        return free.bytes if self.memory is not None or self.device.own_memory else free.bytes // 2
 
     def _as_before(self, stored: int, free: Available) -> Choice:
         """The stored degree, or the highest below it that still fits."""
@@ -144,7 +148,8 @@ class Preparation:
             limits = limits_of(device, self.cache, again=True) if measured else read_limits(device, self.cache)
         compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
         try:
-            engine = CompiledEngine(candidate.program, candidate.plans, device, self.splits(candidate).sources)
+            sources = self.splits(candidate).sources if candidate.plans.data_bytes or not device.own_memory else None
+            engine = CompiledEngine(candidate.program, candidate.plans, device, sources)
         except ParenError as error:
             if error.code == "E-MEM-002":
                 raise name_the_plan(error, candidate.memory) from error

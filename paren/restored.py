@@ -19,7 +19,8 @@ from paren.ir.program import Model, Program, Value
 from paren.lang.elaborate import elaborate_kept
 from paren.passes.alternatives import choose
 from paren.passes.precision import set_precision
-from paren.pipeline import plan_graph
+from paren.pipeline import Planning, plan_graph
+from paren.plan.traits import traits_of
 from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, input_types
 from paren.runtime.device import Device
@@ -160,7 +161,8 @@ class RestoredModel:
         if rows not in self._executables:
             if len(self._executables) == MOST_PLANS:
                 del self._executables[next(iter(self._executables))]
-            plan = plan_graph(set_precision(choose(self.model.forward(rows)), self.program.run.precision))
+            graph = set_precision(choose(self.model.forward(rows)), self.program.run.precision)
+            plan = plan_graph(graph, planning=Planning(traits=traits_of(self.device.name)))
             self._executables[rows] = Executable(self.device, plan), Block(self.device, input_types(plan))
             if max(64, plan.arena_bytes) > len(self._arena):
                 self._arena = self.device.allocate(max(64, plan.arena_bytes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -43,6 +44,11 @@ def sources_of(split: Split) -> dict[str, Source] | None:
     arrays = [source.array for source in found.values()]
     readable = all(a.dtype.isnative and a.dtype.name in READABLE and a.flags.c_contiguous for a in arrays)
     return found if readable else None
+
+
+def distinct_arrays(sources: Mapping[str, Source]) -> dict[int, Array]:
+    """The arrays of sources by their address, each once: fields may share one."""
+    return {source.array.ctypes.data: source.array for source in sources.values()}
 
 
 def block_steps(rows: int) -> int:

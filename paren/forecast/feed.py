@@ -11,7 +11,7 @@ from paren.ir.graph import Builder, Graph, Node
 from paren.ir.program import Field, Program
 from paren.ir.types import DType, TensorType
 from paren.passes.assemble import LOSS, RATE, SQUARES, WEIGHT, WHOLE
-from paren.pipeline import plan_graph
+from paren.pipeline import Planning, plan_graph
 from paren.plan.plan import Place, Plan
 from paren.text.source import Span
 
@@ -34,20 +34,28 @@ class FeedPlans:
         return max(self.feed.arena_bytes, self.keep.arena_bytes)
 
 
-def plan_feed(program: Program, sources: Mapping[str, Source], accumulate: Plan, steps: int) -> FeedPlans:
+def plan_feed(
+    program: Program, sources: Mapping[str, Source], accumulate: Plan, steps: int, planning: Planning
+) -> FeedPlans:
     """Plans both graphs, for tables of `steps` steps and what `accumulate` reads of a batch."""
     read = {buffer.name for buffer in accumulate.buffers if buffer.place is Place.INPUT}
-    types = {
+    types = table_types(program.rows, steps)
+    feed = feed_graph(program.data.fields, sources, types, read, program.data.span)
+    keep = keep_graph(types, program.data.span)
+    planned = [plan_graph(graph, graph.outputs.keys(), planning) for graph in (feed, keep)]
+    return FeedPlans(planned[0], planned[1], steps, types)
+
+
+def table_types(rows: int, steps: int) -> dict[str, TensorType]:
+    """What the two graphs share, for tables of so many steps of so many rows."""
+    return {
         CURSOR: TensorType(DType.INT32, ()),
         FIRST: TensorType(DType.UINT32, ()),
-        PLACES: TensorType(DType.INT64, (steps, program.rows)),
+        PLACES: TensorType(DType.INT64, (steps, rows)),
         COUNTS: TensorType(DType.INT32, (steps,)),
         HISTORY: TensorType(DType.FLOAT64, (steps, len(KEPT))),
         RATE: TensorType(DType.FLOAT32, ()),
     }
-    feed = feed_graph(program.data.fields, sources, types, read, program.data.span)
-    keep = keep_graph(types, program.data.span)
-    return FeedPlans(plan_graph(feed, feed.outputs.keys()), plan_graph(keep, keep.outputs.keys()), steps, types)
 
 
 def source_input(field: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from paren.forecast.memory import MemoryPlan, memory_of, state_parts
 from paren.forecast.plans import lay_out, make_plans
 from paren.forecast.stacking import Candidate
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_kept
+from paren.pipeline import Planning
 from paren.plan.decision import Pattern
 from paren.plan.rematerialization import TO_FIT
 from paren.runtime.memory import Available
@@ -34,7 +36,7 @@ def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
             Note(describe_limit(free)),
             *(Note(f"in {name} {reason}") for name, reason in _made_again(candidate)),
         ],
-        fix=smallest_change(program, planned, free.bytes),
+        fix=smallest_change(program, planned, free.bytes, candidate.plans.planning),
     )
 
 
@@ -61,18 +63,18 @@ def describe_limit(free: Available) -> str:
     return f"{limit}: of {show_bytes(free.total)} in all, {show_bytes(used)} are in use{others}" if used else limit
 
 
-def smallest_change(program: Program, planned: int, limit: int) -> str:
+def smallest_change(program: Program, planned: int, limit: int, planning: Planning) -> str:
     """A lower stacking if there is one; else the fewest microbatches that fit.
 
     Memory grows about linearly with the rows of a call: the plan of one row gives the line, and what the line promises
     is planned before it is said.
     """
     if program.stacking > 1:
-        needed = _planned_for(program, program.run.microbatches)
+        needed = _planned_for(program, program.run.microbatches, planning)
         if needed <= limit:
             return f"leave out --stacking: one microbatch a call needs {show_bytes(needed)}"
     batch, rows = program.run.batch, program.rows
-    least = _planned_for(program, batch) if rows > 1 else planned
+    least = _planned_for(program, batch, planning) if rows > 1 else planned
     if least > limit:
         state = sum(state_parts(program, lay_out(program)).values())
         return (
@@ -82,16 +84,16 @@ def smallest_change(program: Program, planned: int, limit: int) -> str:
     fitting = 1 + (limit - least) * (rows - 1) // max(1, planned - least)
     while fitting > 1:
         microbatches = -(-batch // fitting)
-        needed = _planned_for(program, microbatches)
+        needed = _planned_for(program, microbatches, planning)
         if needed <= limit:
             return f"write :microbatches {microbatches}, which needs {show_bytes(needed)}"
         fitting -= max(1, fitting // 8)
     return f"write :microbatches {batch}, which needs {show_bytes(least)}"
 
 
-def _planned_for(program: Program, microbatches: int) -> int:
+def _planned_for(program: Program, microbatches: int, planning: Planning) -> int:
     """What the run needs with so many microbatches, each alone in a call; the file is evaluated again, from the texts
     it was read from."""
     settings = {setting.name: setting.value for setting in program.settings}
     smaller = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=microbatches)
-    return memory_of(smaller, make_plans(smaller)).planned
+    return memory_of(smaller, make_plans(smaller, replace(planning, budget=None))).planned

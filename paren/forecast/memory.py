@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from paren.codegen.division import touched_bytes
 from paren.codegen.tile import LARGEST
 from paren.data.loader import PREFETCH
 from paren.data.resident import block_steps
+from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
 from paren.ir.types import DType
 from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Loop, Plan, Product
+from paren.runtime.block import block_bytes, input_types
 from paren.runtime.threads import default_threads
-from paren.train.tensor_file import CHUNK
+from paren.train.tensor_file import CHUNK, COPIES
 
 HOST = 384 << 10  # bytes of Python's objects and of threads that come up while a run goes on: 200 to 450 KiB were seen
 
@@ -33,16 +35,26 @@ class MemoryPlan:
     | products | packed operands of products, for each thread |
     | saving | what a checkpoint's chunk needs beside the state; the copy of the state, where one is written |
     | host | Python's own objects |
+
+    On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
+    as `inputs`, and the training data where it has them, as `data`. The batches that wait, `saving` and `host` are
+    `host_parts` then, and what its libraries take is not the plan's.
     """
 
     parts: Mapping[str, int]
     peak_graph: str
     peak_place: str
+    host_parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def planned(self) -> int:
         """Bytes of all parts."""
         return sum(self.parts.values())
+
+    @property
+    def on_host(self) -> int:
+        """Bytes of all that lies in host memory."""
+        return sum(self.host_parts.values()) if self.host_parts else self.planned
 
 
 def memory_of(program: Program, plans: Plans) -> MemoryPlan:
@@ -54,14 +66,14 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     plan = plans.all[name]
     state = state_parts(program, layout)
     copy = sum(size for part, size in state.items() if part != "gradients") if plans.copies_state else 0
-    parts = state | {
-        "live": max(ALIGNMENT, needs[name]),
-        "inputs": _loader_bytes(program) + _table_bytes(program),
-        "products": _product_bytes(plans),
-        "saving": _saving_bytes(layout) + copy,
-        "host": HOST,
-    }
+    parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
+    inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
+    if plans.planning.traits.own_memory:
+        parts |= {"inputs": _read_bytes(program, plans), "data": plans.data_bytes}
+        host = {"inputs": inputs, "saving": COPIES * CHUNK + saving, "host": HOST}
+        return MemoryPlan(parts, name, place, host)
+    parts |= {"inputs": inputs, "products": _product_bytes(plans), "saving": saving, "host": HOST}
     return MemoryPlan(parts, name, place)
 
 
@@ -74,6 +86,15 @@ def state_parts(program: Program, layout: Layout) -> dict[str, int]:
         "optimizer": 4 * moments,
         "averages": 4 * layout.trained if program.run.average is not None else 0,
     }
+
+
+def _read_bytes(program: Program, plans: Plans) -> int:
+    """What graphs read of a batch, for each graph at a place of its own, and the tables that batches are gathered
+    by."""
+    read = [input_types(plan) for plan in (plans.accumulate, plans.evaluate, *plans.diagnostics.values())]
+    if plans.data_bytes:
+        read.append(table_types(program.rows, block_steps(program.rows)))
+    return sum(block_bytes(types) for types in read)
 
 
 def _loader_bytes(program: Program) -> int:

@@ -75,7 +75,8 @@ def lay_out(program: Program) -> Layout:
 class Plans:
     """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
     about the whole run; each plan has its own. `planning` is how they were made.
-    `copies_state`: checkpoints are written from a copy of the state, for which the run has the memory."""
+    `copies_state`: checkpoints are written from a copy of the state, for which the run has the memory. `data_bytes`:
+    of the training data that a device with memory of its own holds, where it gathers batches from them."""
 
     initialize: Plan
     accumulate: Plan
@@ -86,6 +87,7 @@ class Plans:
     decisions: tuple[Decision, ...] = ()
     planning: Planning = PLAIN
     copies_state: bool = False
+    data_bytes: int = 0
 
     @property
     def all(self) -> dict[str, Plan]:

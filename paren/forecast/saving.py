@@ -11,7 +11,8 @@ from paren.text.size import show_bytes
 
 
 def choose_saving(candidate: Candidate, most: int) -> Candidate:
-    """The candidate whose plan has a copy of the state, if it then needs at most `most` bytes.
+    """The candidate whose plan has a copy of the state, if it then needs at most `most` bytes of the memory that the
+    copy lies in, which is the host's.
 
     Without checkpoints on the way there is nothing to choose: what ends the training is written at once.
     """
@@ -21,8 +22,8 @@ def choose_saving(candidate: Candidate, most: int) -> Candidate:
         return candidate
     copying = replace(plans, copies_state=True)
     memory = memory_of(candidate.program, copying)
-    size = show_bytes(memory.planned - candidate.memory.planned)
-    fits = memory.planned <= most
+    size = show_bytes(memory.on_host - candidate.memory.on_host)
+    fits = memory.on_host <= most
     reason = f"from a copy of the state, {size}" if fits else f"a copy of the state, {size}, is more than is free"
     decision = Decision(Pattern.SAVING, fits, reason, run.spans.get("checkpoint-every"))
     chosen = replace(copying if fits else plans, decisions=(*plans.decisions, decision))

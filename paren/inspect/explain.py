@@ -94,6 +94,7 @@ class Explanation:
             "memory": {
                 "parts": dict(memory.parts),
                 "planned": memory.planned,
+                "host": dict(memory.host_parts),
                 "free": self.target.memory,
                 "limit": self.target.limit,
                 "fits": self.fits,
@@ -166,7 +167,7 @@ def explain(
         compiling,
         tuple(fallbacks),
         stacking or {},
-        None if fits else smallest_change(program, memory.planned, target.memory),
+        None if fits else smallest_change(program, memory.planned, target.memory, plans.planning),
     )
 
 

@@ -62,7 +62,10 @@ def _memory(report: Explanation) -> list[str]:
     memory, target = report.memory, report.target
     fits = "fits" if report.fits else "does not fit"
     free = f"{show_bytes(target.memory)} ({target.limit})"
-    parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
+    parts, beside = (
+        ", ".join(f"{name} {show_bytes(size)}" for name, size in each.items() if size)
+        for each in (memory.parts, memory.host_parts)
+    )
     largest = next((graph for graph in report.graphs if graph.name == memory.peak_graph), None)
     peak = f"most is alive in {memory.peak_graph} at {memory.peak_place}"
     if largest is not None and largest.peak_buffers:
@@ -74,6 +77,7 @@ def _memory(report: Explanation) -> list[str]:
     return [
         *_lines("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
         *_lines("", parts),
+        *_lines("", f"in host memory: {beside}" if beside else ""),
         *_lines("", peak),
         *_lines("", f"fix: {report.fix}" if report.fix else ""),
     ]

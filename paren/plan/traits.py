@@ -27,13 +27,15 @@ class Traits:
     makes from kept ones are made again although there is memory for them. `aligns`: whether products of bfloat16 need
     rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
     is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
-    it is busy with any. `tiles`: how large values are cut."""
+    it is busy with any. `own_memory`: whether buffers lie in a memory that is not the host's. `tiles`: how large values
+    are cut."""
 
     rounds_operands: bool = True
     makes_again: bool = True
     aligns: bool = False
     attends: bool = False
     fill: int = 0
+    own_memory: bool = False
     tiles: TileSizes = TileSizes()
 
 
@@ -45,6 +47,7 @@ CUDA = Traits(
     makes_again=False,
     aligns=True,
     fill=1 << 16,
+    own_memory=True,
     tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),
 )
 

@@ -23,8 +23,8 @@ class Block:
     """
 
     def __init__(self, device: Device, types: Mapping[str, TensorType]) -> None:
-        ends = list(accumulate(-(-type_.bytes // ALIGNMENT) * ALIGNMENT for type_ in types.values()))
-        self._block = device.allocate(max([ALIGNMENT, *ends]))
+        ends = _ends(types)
+        self._block = device.allocate(block_bytes(types))
         self.arrays = _cut(self._block, types, ends)
         self._mirror = self._block if isinstance(self._block, np.ndarray) else allocate(self._block.size)
         self.host = {name: on_host(array) for name, array in _cut(self._mirror, types, ends).items()}
@@ -39,6 +39,15 @@ class Block:
         if isinstance(self._block, DeviceArray):
             fetch(self._block, self._mirror)
         return self.host
+
+
+def block_bytes(types: Mapping[str, TensorType]) -> int:
+    """The bytes of a block of these types."""
+    return max([ALIGNMENT, *_ends(types)])
+
+
+def _ends(types: Mapping[str, TensorType]) -> list[int]:
+    return list(accumulate(-(-type_.bytes // ALIGNMENT) * ALIGNMENT for type_ in types.values()))
 
 
 def _cut(block: AnyBytes, types: Mapping[str, TensorType], ends: list[int]) -> dict[str, AnyArray]:

@@ -196,6 +196,8 @@ class Executable:
             shape = " ".join(map(str, array.shape))
             place = f"{buffer.place.value} {buffer.name}"
             raise InternalError("runtime", f"{place} is {array.dtype}[{shape}], the plan needs {type_}")
+        if isinstance(array, DeviceArray) is not self.device.own_memory:
+            raise InternalError("runtime", f"{buffer.place.value} {buffer.name} is not in the memory of the device")
         if not isinstance(array, DeviceArray) and not array.flags.c_contiguous:
             raise InternalError("runtime", f"{buffer.place.value} {buffer.name} is not contiguous")
 
