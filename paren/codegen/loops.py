@@ -61,7 +61,7 @@ class Loops:
 def arrange(kernel: Kernel) -> Loops:
     """The loops of a kernel."""
     merged = merge_axes(kernel)
-    lane = _choose_lane(merged)
+    lane = choose_lane(merged)
     if lane is None:
         return Loops(split_positions(merged), None, 1)
     if all(not stage.axes for stage in merged.stages):
@@ -108,7 +108,8 @@ def work(kernel: Kernel) -> int:
     return rows * sum(prod(kernel.axes[axis] for axis in stage.axes) * len(stage.body) for stage in kernel.stages)
 
 
-def _choose_lane(kernel: Kernel) -> int | None:
+def choose_lane(kernel: Kernel) -> int | None:
+    """The row axis that the innermost loops should run over, None where a stage's own axis serves better."""
     if kernel.rows == 0:
         return None
     if all(not stage.axes for stage in kernel.stages):

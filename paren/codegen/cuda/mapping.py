@@ -1,0 +1,207 @@
+"""Which threads do what: how the loops of a kernel are spread over lanes, threads and blocks.
+
+A *unit* is what a *group* of threads works on together; a block holds `per_block` groups. A thread works on several
+*lanes* at once, which lie side by side in memory, so that they move in accesses of 16 bytes. Two skeletons cover all
+kernels. In the first (`lane` None) a unit is a row, and lanes are neighbouring iterations of a stage. In the second
+lanes are neighbouring rows along the axis `lane`, and the threads of a group take turns with the iterations of a stage:
+elementwise kernels, reductions along a far axis, scatters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from paren.codegen.loops import accesses, bounds, choose_lane, may_miss, merge_axes
+from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Reduce, Stage, Store
+
+WARP = 32
+BLOCK = 256  # threads of a block of independent groups
+MOST = 1024  # threads that a group may have
+HELD = 4  # chunks that a thread keeps in registers from stage to stage
+BUSY = 2 * 132 * 1024  # threads that keep a large card busy
+SHARED = 40 * 1024  # bytes of shared memory that the partial results of a block may take
+WIDE = 8  # lanes at most
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """`kernel` has merged axes. `group` threads share a unit, `width` lanes lie side by side (in the first skeleton
+    each stage has its own). `in_order` says that units are the kernel's rows one by one. `index` is the C type of
+    places."""
+
+    kernel: Kernel
+    lane: int | None
+    in_order: bool
+    width: int
+    group: int
+    per_block: int
+    index: str
+
+    @property
+    def threads(self) -> int:
+        return self.group * self.per_block
+
+    @property
+    def units(self) -> int:
+        return prod(self.kernel.axes[: self.kernel.rows]) // self.width
+
+    def blocks(self, units: int) -> int:
+        return -(-units // self.per_block)
+
+
+@dataclass(frozen=True)
+class Strips:
+    """How a group runs a stage of `count` iterations in the first skeleton: `width` lanes side by side, `held` times a
+    group's width at once; `held` 0 is a loop."""
+
+    count: int
+    width: int
+    held: int
+
+    @property
+    def lanes(self) -> int:
+        return self.width * max(1, self.held)
+
+
+def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
+    """How a kernel is spread; with `in_order`, ranges of its rows can run alone, at any alignment."""
+    merged = merge_axes(kernel)
+    lane = choose_lane(merged)
+    if lane is None and any(stage.axes and _scatters(stage) for stage in merged.stages):
+        return Mapping(merged, None if merged.rows == 0 else merged.rows - 1, in_order, 1, 1, BLOCK, _index(merged))
+    if lane is None and merged.rows and all(not stage.axes for stage in merged.stages):
+        lane = merged.rows - 1
+    if lane is None:
+        return _rows(merged, in_order)
+    width = 1 if in_order else _lane_width(merged, lane)
+    units = prod(merged.axes[: merged.rows]) // width
+    iterations = max((count(merged, stage) for stage in merged.stages), default=1)
+    if iterations == 1 or any(map(_scatters, merged.stages)):
+        return Mapping(merged, lane, in_order, width, 1, min(BLOCK, _power(units)), _index(merged))
+    across = min(WARP, _power(units))
+    group = 1
+    bytes = max(sum(16 if "arg" in s.kind else s.dtype.bytes for s in stage.body if isinstance(s, Reduce))
+                for stage in merged.stages)  # fmt: skip
+    while (
+        2 * group * across <= MOST
+        and 4 * group <= iterations
+        and units * group < BUSY
+        and 2 * group * across * width * bytes <= SHARED
+    ):
+        group *= 2
+    return Mapping(merged, lane, in_order, width, group, across, _index(merged))
+
+
+def _rows(kernel: Kernel, in_order: bool) -> Mapping:
+    chunks = max(
+        (-(-s.count // s.width) for s in (_strips(kernel, stage, in_order) for stage in kernel.stages)), default=1
+    )
+    rows = prod(kernel.axes[: kernel.rows])
+    group = _power(chunks)
+    if group > WARP:
+        held = 1 if rows * WARP < BUSY else HELD
+        group = max(WARP, min(MOST, -(-chunks // (held * WARP)) * WARP))
+    per_block = 1 if group > WARP else max(1, BLOCK // group)
+    return Mapping(kernel, None, in_order, 1, group, per_block, _index(kernel))
+
+
+def strips(mapping: Mapping, stage: Stage) -> Strips:
+    """How the mapping's groups run a stage with axes, in the first skeleton."""
+    found = _strips(mapping.kernel, stage, mapping.in_order)
+    turns = -(-found.count // (found.width * mapping.group))
+    return Strips(found.count, found.width, turns if turns * found.width <= HELD * WIDE else 0)
+
+
+def _strips(kernel: Kernel, stage: Stage, in_order: bool) -> Strips:
+    """All stages over the same axes have the same lanes, so that what one loads serves another."""
+    alike = [other for other in kernel.stages if other.axes == stage.axes]
+    width = 1 if in_order or not stage.axes else _width(kernel, alike, stage.axes[-1])
+    return Strips(count(kernel, stage), width, 0)
+
+
+def count(kernel: Kernel, stage: Stage) -> int:
+    """Iterations of a stage."""
+    return prod(kernel.axes[axis] for axis in stage.axes)
+
+
+def _scatters(stage: Stage) -> bool:
+    return any(isinstance(statement, Accumulate) for statement in stage.body)
+
+
+def _lane_width(kernel: Kernel, lane: int) -> int:
+    return _width(kernel, kernel.stages, lane)
+
+
+def _width(kernel: Kernel, stages: tuple[Stage, ...] | list[Stage], lane: int) -> int:
+    """Lanes that move in 16 bytes of the smallest elements that lie side by side along an axis; a power of two that
+    divides the axis."""
+    sizes = [
+        kernel.parameters[access.parameter].dtype.bytes
+        for stage in stages
+        for access in accesses(stage)
+        if moves_side_by_side(kernel, access, lane, 1)
+    ]
+    width = min(WIDE, 16 // min(sizes)) if sizes else 1
+    while width > 1 and (kernel.axes[lane] % width or not any(
+        moves_side_by_side(kernel, access, lane, width) for stage in stages for access in accesses(stage)
+    )):  # fmt: skip
+        width //= 2
+    return width
+
+
+def step(access: Access, axis: int) -> int:
+    """Elements that an axis moves an access by; divisors are left out."""
+    return access.steps.get(axis, 0)
+
+
+def moves_side_by_side(kernel: Kernel, access: Access, lane: int, width: int) -> bool:
+    """Whether `width` lanes from a multiple of `width` on touch as many neighbouring elements, from a multiple of
+    `width` on, or none of them any."""
+    if step(access, lane) != 1 or access.offset % width:
+        return False
+    for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
+        if index.value is not None:
+            if stride % width:
+                return False
+            continue
+        terms = dict(index.terms)
+        along = terms.pop(lane, 0)
+        others = (*terms.values(), index.constant)
+        if index.divisor != 1:
+            if along or stride % width:
+                return False
+        elif along and access.guarded and may_miss(index, size, kernel.axes):
+            if along != 1 or stride != 1 or size % width or any(other % width for other in others):
+                return False
+        elif any(other * stride % width for other in others):
+            return False
+    return True
+
+
+def _power(count: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _index(kernel: Kernel) -> str:
+    """Whether all places and indices fit in 32 bits."""
+    reach = prod(kernel.axes[: kernel.rows])
+    for stage in kernel.stages:
+        reach = max(reach, count(kernel, stage) + MOST * WIDE)
+        for statement in stage.body:
+            if isinstance(statement, AxisIndex):
+                reach = max(reach, _magnitude(statement.index, kernel.axes))
+            elif isinstance(statement, Load | Store | Accumulate):
+                access = statement.access
+                total = abs(access.offset)
+                for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
+                    most = size if index.value is not None else _magnitude(index, kernel.axes)
+                    total += max(most, size) * max(1, abs(stride))
+                reach = max(reach, total)
+    return "int" if reach < 2**31 - 2**16 else "long long"
+
+
+def _magnitude(index: Index, axes: tuple[int, ...]) -> int:
+    low, high = bounds(index, axes)
+    return max(abs(low), abs(high), abs(index.constant), *(abs(c) * axes[axis] for axis, c in index.terms), 1)

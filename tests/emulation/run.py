@@ -1,0 +1,97 @@
+"""CUDA C executed on the CPU: compiled by the host's C++ compiler with `cuda.h`, launched on host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from paren.codegen.cuda.emit import PRELUDE, CudaKernel
+
+HEADER = (Path(__file__).parent / "cuda.h").read_text()
+OPTIONS = ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC"]
+WAITS = re.compile(r"__sync|paren_group|__shfl")
+SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*?\) )?(\w+)\(([^)]*)\)')
+LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int)
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Kernels that can be launched. Not for several threads at once."""
+
+    library: ctypes.CDLL
+
+    def launch(
+        self,
+        name: str,
+        blocks: int,
+        threads: int,
+        shared: int,
+        stop: int,
+        first: int,
+        units: int,
+        addresses: Sequence[int],
+    ) -> None:
+        """Runs units `first` up to `first + units` of a kernel, whose parameters lie at addresses of host memory.
+
+        `stop` is the address of an int32, or 0.
+        """
+        assert shared == 0, "no kernel asks for dynamic shared memory"
+        arguments = (ctypes.c_longlong * (3 + len(addresses)))(stop, first, units, *addresses)
+        launch = LAUNCH((f"launch_{name}", self.library))
+        launch(ctypes.addressof(arguments), blocks, threads)
+
+
+def _launcher(text: str) -> str:
+    """A function of C linkage for each kernel of a text, which takes its arguments as an array of 64-bit words."""
+    parts = []
+    for match in SIGNATURE.finditer(text):
+        name, parameters = match.groups()
+        body = text[match.end() : text.find("\n}\n", match.end())]
+        words = ", ".join(
+            f"(({parameter.rsplit('*', 1)[0]}*)words[{i}])" if "*" in parameter else f"words[{i}]"
+            for i, parameter in enumerate(parameters.split(", "))
+        )
+        waits = "true" if WAITS.search(body) else "false"
+        parts.append(
+            f"static void call_{name}(void *arguments) {{\n"
+            f"  long long *words = (long long *)arguments;\n  {name}({words});\n}}\n"
+            f'extern "C" void launch_{name}(void *arguments, long long blocks, int threads) {{\n'
+            f"  emulated_launch(call_{name}, arguments, blocks, threads, {waits});\n}}\n"
+        )
+    return "".join(parts)
+
+
+def compile_kernels(kernels: Sequence[CudaKernel]) -> Emulation:
+    """The kernels as one shared library, cached by content."""
+    distinct = {kernel.name: kernel.text for kernel in kernels}
+    return compile_text("\n".join(distinct[name] for name in sorted(distinct)))
+
+
+@lru_cache(maxsize=256)
+def compile_text(text: str) -> Emulation:
+    """Kernels whose text stands after the prelude."""
+    source = "\n".join([HEADER, PRELUDE, text, _launcher(text)])
+    digest = hashlib.sha256((source + " ".join(OPTIONS)).encode()).hexdigest()[:32]
+    folder = Path(tempfile.gettempdir()) / f"paren-emulation-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    library = folder / f"{digest}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            path = Path(work) / "kernels.cpp"
+            path.write_text(source)
+            made = Path(work) / "kernels.so"
+            result = subprocess.run(
+                ["g++", *OPTIONS, "-w", "-shared", str(path), "-o", str(made)], capture_output=True, text=True
+            )
+            if result.returncode:
+                raise AssertionError(f"the emulation does not compile:\n{result.stderr[:4000]}")
+            made.replace(library)
+    return Emulation(ctypes.CDLL(str(library)))
