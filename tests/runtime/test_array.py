@@ -8,13 +8,13 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from hidden_memory import HiddenMemory
 
 from paren.ir.op import Array
 from paren.runtime import array as array_module
 from paren.runtime.array import DeviceArray, fetch
 from paren.runtime.task import Cell, address_of
 from paren.text.errors import InternalError
-from tests.hidden_memory import HiddenMemory
 
 
 def placed(values: Array, memory: HiddenMemory | None = None) -> DeviceArray:
