@@ -31,13 +31,13 @@ LATE = {
     "cuda": "optional: cuda-bindings, of the extra of that name",
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
+    "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",
     "paren.runtime.native": "llvmlite",
-    "paren.train.progress": "rich",
 }
 
 # Operations whose results carry no gradient though they may be floats: it is 0 almost everywhere, or cut on purpose, or

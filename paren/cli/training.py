@@ -10,6 +10,7 @@ import typer
 
 from paren.cli.options import Device, File, OnOff, Patterns, Settings, Stacking, Tf32, Threads, Variant
 from paren.cli.output import print_result
+from paren.train.progress import view_for
 
 Steps = Annotated[
     int | None,
@@ -84,7 +85,6 @@ def run(
     Progress goes to stderr, the name of the run folder to stdout.
     """
     from paren import api  # compiles and runs: torch and llvmlite
-    from paren.train.progress import view_for  # draws with rich
 
     experiment = api.load(file, variant=variant, set=settings or ())
     trained = experiment.run(

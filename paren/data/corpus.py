@@ -8,12 +8,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import tokenizers
 
 from paren.data.dataset import Dataset, Int64Array, Split
 from paren.data.digest import digest_of, file_digest
@@ -65,7 +65,7 @@ def open_corpus(form: DataForm, root: Path, cache: Path, announce: Callable[[str
         split_fractions(form),
         (encoding.kind, encoding.asked, encoding.boundary, encoding.special),
         None if encoding.file is None else file_digest(encoding.file, cache),
-        tokenizers.__version__ if encoding.kind == "byte-pair" else None,
+        version("tokenizers") if encoding.kind == "byte-pair" else None,
     )
     folder = cache / "tokens" / key
     notes: list[str] = []

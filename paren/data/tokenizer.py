@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import tokenizers
 
 from paren.data.digest import digest_of
 from paren.text.errors import ParenError
@@ -86,6 +85,8 @@ class FileTokenizer:
     """A tokenizer of the library `tokenizers`, from the JSON text of its file (`tokenizer.json`)."""
 
     def __init__(self, text: str) -> None:
+        import tokenizers  # 4 MiB that bytes as tokens, token files and arrays do without
+
         self._text = text
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
@@ -139,6 +140,8 @@ def train_byte_pair(pieces: Iterator[str], vocabulary: int, boundary: str | None
     Source: R. Sennrich, B. Haddow, A. Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL 2016;
     on bytes with the pre-tokenizer of GPT-2.
     """
+    import tokenizers  # see FileTokenizer
+
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

@@ -27,25 +27,28 @@ def check_plan(plan: Plan) -> None:
             raise InternalError("plan", f"{_text(buffer)} lies outside the arena of {plan.arena_bytes} bytes")
         if buffer.place is Place.ARENA and buffer.offset % 64:
             raise InternalError("plan", f"{_text(buffer)} is not aligned to 64 bytes")
-    intact: set[int] = {buffer.id for buffer in plan.buffers if buffer.place is not Place.ARENA}
+    intact: dict[Place, set[int]] = {place: set() for place in Place}  # buffers of two places share no bytes
+    for buffer in plan.buffers:
+        if buffer.place is not Place.ARENA:
+            intact[buffer.place].add(buffer.id)
     written: set[int] = set()
     for number, step in enumerate(plan.steps):
         for read in step.reads:
-            if read not in intact:
+            if read not in intact[buffers[read].place]:
                 state = "overwritten" if read in written else "not yet written"
                 raise InternalError("plan", f"step {number} reads {_text(buffers[read])}, which is {state}")
         for target in step.writes:
             if buffers[target].place is Place.INPUT:
                 raise InternalError("plan", f"step {number} writes the input {_text(buffers[target])}")
             _check_overlap(number, step, target, buffers)
-            for other in [id for id in intact if id != target and _overlap(buffers[id], buffers[target])]:
-                intact.discard(other)
+            alike = intact[buffers[target].place]
+            alike -= {id for id in alike if id != target and _overlap(buffers[id], buffers[target])}
         for target in step.writes:
-            intact.add(target)
+            intact[buffers[target].place].add(target)
             written.add(target)
         _check_two_writes(number, step, buffers)
     for name, id in plan.outputs.items():
-        if id not in intact:
+        if id not in intact[buffers[id].place]:
             state = "overwritten" if id in written else "never written"
             raise InternalError("plan", f"the output {name} is lost: {_text(buffers[id])} was {state}")
 

@@ -94,13 +94,13 @@ class Product:
     nodes: tuple[str, ...]
     rounded: bool = False
 
-    @property
+    @cached_property
     def reads(self) -> tuple[int, ...]:
         """Ids of the buffers whose content it needs."""
         operands = (self.a.buffer, self.b.buffer)
         return (*operands, self.c.buffer) if self.accumulate else operands
 
-    @property
+    @cached_property
     def writes(self) -> tuple[int, ...]:
         """The id of the buffer that it changes."""
         return (self.c.buffer,)

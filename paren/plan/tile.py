@@ -191,14 +191,14 @@ def find_cluster(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Cluste
 
 def _is_convex(plan: Plan, steps: Sequence[int]) -> bool:
     """Whether no step outside stands between two of the cluster: one that needs the one and that the other needs."""
-    inside = set(steps)
-    needs = dependencies(plan.steps[: steps[-1] + 1])
+    first, last = steps[0], steps[-1]
+    inside = {number - first for number in steps}
     after: set[int] = set()  # steps outside that need one inside
-    for number in range(steps[0], steps[-1] + 1):
-        depends = needs[number] & (inside | after) if number not in inside else needs[number] & after
-        if depends and number in inside:
-            return False
-        if depends:
+    for number, needs in enumerate(dependencies(plan.steps[first : last + 1])):
+        if number in inside:
+            if needs & after:
+                return False
+        elif needs & inside or needs & after:
             after.add(number)
     return True
 

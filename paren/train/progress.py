@@ -6,9 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from paren.environment import can_redraw, wants_colour
 from paren.train.state import Json
 
@@ -93,6 +90,9 @@ class Bar:
     """A bar with the loss, the last evaluation and the time left."""
 
     def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console  # only a terminal shows a bar, and rich takes as long to import as NumPy
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._progress = Progress(
             TextColumn("{task.fields[phase]}"),
             BarColumn(),
