@@ -37,6 +37,8 @@ LATE = {
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",
+    "paren.runtime.cuda.card": "torch",
+    "paren.runtime.cuda.nvrtc": "cuda-bindings",
     "paren.runtime.native": "llvmlite",
 }
 

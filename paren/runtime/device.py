@@ -11,8 +11,9 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Loop, Product
 from paren.runtime.array import AnyBytes
+from paren.runtime.cuda.device import open_cuda
 from paren.runtime.cuda.probes import MachineProbes, Probes
-from paren.runtime.cuda.requirements import examine_cuda, require_cuda
+from paren.runtime.cuda.requirements import OTHERS, examine_cuda, require_cuda
 from paren.runtime.memory import Available
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
@@ -128,7 +129,6 @@ def _open_cpu(threads: int | None, cache: Path | None, reason: str) -> Device:
 
 def _open_card(name: str, ordinal: int, cache: Path | None, tf32: bool, probes: Probes, chosen: bool = False) -> Device:
     """The card `ordinal`; `chosen`: by `auto`, which then says which it is."""
-    card, _ = require_cuda(name, ordinal, probes)
-    raise ParenError(
-        "E-DEV-001", f"device {name} cannot be used: this version of paren has no CUDA yet ({card.name} would do)"
-    )
+    card, findings = require_cuda(name, ordinal, probes)
+    others = next((finding.detail for finding in findings if finding.code == OTHERS), "")
+    return open_cuda(ordinal, cache, tf32, f"auto: {card.name}" if chosen else "", others)

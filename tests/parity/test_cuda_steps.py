@@ -1,18 +1,21 @@
-"""Whole training steps on a card that is not there: plans for CUDA, run through the CUDA device on a fake card."""
+"""Training on a card that is not there: plans for CUDA, run as CUDA C through the CUDA device on a fake card."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from compiled_training import EXAMPLES, Trainer, assert_gradients_agree, examples
-from defined_kernels import defined_device
+from emulated_card import emulated_device
 
+import paren
+from paren import api
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 
-# Kernels that run by their definition take long.
+# The emulation takes long.
 SMALL = {
     "gpt": ["layers=1", "heads=2", "width=16", "seq=12", "vocab=256", "batch=4", "warmup=2", "steps=20"],
     "digits": ["channels=[2 3]", "hidden=8", "batch=6"],
@@ -38,7 +41,7 @@ def test_steps_agree_with_the_cpu(name: str, more: tuple[str, ...], tolerance: f
     """Losses, norms, gradients and parameters of three steps (the first is started call by call, the others are
     graphs), then an evaluation."""
     made = smoke(name, *more)
-    device, card = defined_device()
+    device, card = emulated_device()
     wanted, found = Trainer(made), Trainer(made, device)
     for slot, value in wanted.parameters.items():
         np.testing.assert_allclose(found.parameters[slot], value, rtol=2e-6, atol=1e-7, err_msg=slot)
@@ -55,3 +58,24 @@ def test_steps_agree_with_the_cpu(name: str, more: tuple[str, ...], tolerance: f
     for microbatch in wanted.batch(given[0]).microbatches:
         sums, others = found.engine.evaluate(microbatch), wanted.engine.evaluate(microbatch)
         assert sums["loss"] == pytest.approx(others["loss"], rel=tolerance)
+
+
+def test_a_run_agrees_with_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many steps in one call, evaluations and checkpoints, from which the run goes on."""
+    device, card = emulated_device()
+    real = api.open_device
+    monkeypatch.setattr(api, "open_device", lambda name, *given: device if name == "cuda" else real(name, *given))
+    loaded = paren.load(EXAMPLES / "regression.paren", variant="smoke")
+    records = {}
+    for name in ("cuda", "cpu"):
+        out = tmp_path / name
+        assert loaded.run(out, name, steps=150, threads=1).step == 150
+        assert loaded.run(out, name, steps=230, threads=1, resume="latest").step == 230
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        records[name] = [line for line in lines if "loss" in line or "evaluation/loss" in line]
+    assert len(records["cuda"]) == len(records["cpu"]) > 200
+    for found, wanted in zip(records["cuda"], records["cpu"], strict=True):
+        for key in ("step", "loss", "gradient-norm", "rate", "evaluation/loss"):
+            if key in wanted:
+                assert found[key] == pytest.approx(wanted[key], rel=1e-3), (wanted["step"], key)
+    assert card.replays > 200

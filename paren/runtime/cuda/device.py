@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paren.codegen.cuda.emit import PRELUDE, emit_kernel
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
@@ -42,9 +43,10 @@ class CudaDevice:
         cache: Path | None = None,
         reason: str = "",
         tf32: bool = False,
+        others: str = "",
     ) -> None:
         self.reason = reason
-        self.others = ""
+        self.others = others
         self.driver = driver
         self._compiler = compiler
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
@@ -210,3 +212,15 @@ def _watched(cells: Sequence[Cell]) -> Addresses:
 
 def _dot(moves: Sequence[int], index: Sequence[int]) -> int:
     return sum(move * i for move, i in zip(moves, index, strict=True))
+
+
+def open_cuda(
+    index: int = 0, cache: Path | None = None, tf32: bool = False, reason: str = "", others: str = ""
+) -> CudaDevice:
+    """The card of that ordinal among those that this process sees, which `paren.runtime.cuda.requirements` found fit.
+    `cache` is the folder for compiled kernels; the rest is as for `CudaDevice`."""
+    # They import torch and cuda-bindings.
+    from paren.runtime.cuda.card import Card
+    from paren.runtime.cuda.nvrtc import Nvrtc
+
+    return CudaDevice(Card(index, tf32), Nvrtc(), Emitter(emit_kernel, PRELUDE), cache, reason, tf32, others)

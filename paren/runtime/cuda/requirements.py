@@ -19,6 +19,7 @@ from paren.text.size import show_bytes
 LEAST_TORCH = (2, 10)
 LEAST_CUDA = (13, 0)
 LEAST_DRIVER = 580  # the first with CUDA 13
+OTHERS = "E-DEV-032"  # the code of the finding that names other processes on a card
 LEAST_CAPABILITY = (8, 0)
 LEAST_CUDNN = (9, 13)
 RESERVE = 1 << 30  # bytes of a card that stay free for CUDA and its libraries
@@ -209,7 +210,7 @@ def _judge_others(probes: Probes, ordinal: int) -> Finding:
     others = _describe_others(probes, probes.cards[ordinal])
     if not others:
         return Finding("other processes", "none on the card")
-    return Finding("other processes", others, "E-DEV-032", (), "end them for their memory and their time", needed=False)
+    return Finding("other processes", others, OTHERS, (), "end them for their memory and their time", needed=False)
 
 
 _Judge = Callable[[Probes, int], Finding]

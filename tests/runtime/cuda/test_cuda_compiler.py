@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paren.runtime.cuda.builtin import BUILTIN
 from paren.runtime.cuda.nvrtc import Nvrtc
 from paren.runtime.cuda.resources import Resources, read_resources
 from paren.text.errors import InternalError
@@ -27,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) k_large(float *p, int n) {
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 def test_a_module_is_machine_code(architecture: str) -> None:
     assert Nvrtc().compile(SMALL, architecture).startswith(b"\x7fELF")
+    assert Nvrtc().compile(BUILTIN, architecture).startswith(b"\x7fELF")
 
 
 def test_what_kernels_take() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from defined_kernels import DefinedKernels, defined_device
+from emulated_card import emulated_device
 from fake_card import FakeCard
+from fake_probes import FakeProbes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_samples import gelu
@@ -23,10 +26,13 @@ from paren.ir.types import DType, TensorType
 from paren.pipeline import Planning, plan_graph
 from paren.plan.plan import Matrix, Place, Plan, Product
 from paren.plan.traits import CUDA
+from paren.runtime import device as runtime_device
 from paren.runtime.array import AnyArray, DeviceArray
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.kernels import Emitter
+from paren.runtime.cuda.probes import Occupancy
+from paren.runtime.device import open_device
 from paren.runtime.executor import Executable
 from paren.runtime.task import Cell
 from paren.text.errors import InternalError, ParenError
@@ -76,9 +82,12 @@ def counting(device: CudaDevice, state: dict[str, DeviceArray], limit: int) -> E
 
 @pytest.mark.parametrize(("limit", "times", "whole"), [(100, 1, 1), (100, 7, 7), (4, 7, 3), (1, 7, 0), (4, 0, 0)])
 @pytest.mark.parametrize("calls", [1, 3])
-def test_a_flag_ends_a_sequence(limit: int, times: int, whole: int, calls: int) -> None:
+@pytest.mark.parametrize("make", [defined_device, emulated_device])
+def test_a_flag_ends_a_sequence(
+    make: Callable[[], tuple[CudaDevice, FakeCard]], limit: int, times: int, whole: int, calls: int
+) -> None:
     """Also a sequence that is a graph already, with copies behind the flag."""
-    device, card = defined_device()
+    device, card = make()
     state, after = (
         {"count": array(device, (70,), DType.INT32), "flag": array(device, (), DType.INT32)} for _ in range(2)
     )
@@ -314,6 +323,31 @@ def test_others_on_the_card_are_named_at_the_start_and_where_a_run_does_not_fit(
         "the limit is the free memory of the card, less 1 GiB for its libraries: of 3 GiB in all, 2 GiB are in use; "
         "other processes hold 2 GiB of Fake: 1234 (python)"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "wanted"),
+    [
+        ("cuda:0", 0, (0, True, "", "")),
+        ("auto", 0, (0, True, "auto: NVIDIA H200", "")),
+        ("cuda", 1 << 30, (0, True, "", "other processes hold 1 GiB of NVIDIA H200")),
+    ],
+)
+def test_a_fit_card_is_opened(
+    name: str, others: int, wanted: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[tuple[object, ...]] = []
+    device, _ = defined_device()
+
+    def open_fake(index: int, cache: Path, *more: object) -> CudaDevice:
+        assert cache == tmp_path
+        opened.append((index, *more))
+        return device
+
+    monkeypatch.setattr(runtime_device, "open_cuda", open_fake)
+    probes = FakeProbes(occupied=Occupancy(100 << 30, 140 << 30, others))
+    assert open_device(name, None, tmp_path, True, probes) is device
+    assert opened == [wanted]
 
 
 def test_kernels_are_compiled_once_and_kept(tmp_path: Path) -> None:

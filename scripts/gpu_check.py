@@ -1,0 +1,413 @@
+"""Checks on a real card, from a checkout: python -m scripts.gpu_check [PART ...]; without names, all parts.
+
+Each check prints a line that begins with PASS or FAIL, and goes on after a failure, so that one run tells as much as it
+can. The exit code is the number of failures, at most 99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from paren.environment import read_environment
+from paren.ir.evaluate import evaluate
+from paren.ir.graph import Builder, Node
+from paren.ir.op import Array
+from paren.ir.random import Site, random_bits
+from paren.ir.types import DType, TensorType
+from paren.pipeline import Planning, plan_graph
+from paren.plan.plan import Matrix, Product
+from paren.plan.traits import CUDA
+from paren.runtime.array import DeviceArray
+from paren.runtime.cuda.builtin import COPY, COPY_THREADS
+from paren.runtime.cuda.device import CudaDevice, open_cuda
+from paren.runtime.cuda.products import gemm_calls
+from paren.runtime.executor import Executable
+from paren.runtime.matrices import multiply
+from paren.runtime.task import Cell, Task
+from paren.text.source import Source, Span
+
+SPAN = Span(Source("gpu_check", "x"), 0, 1)
+F32, F64, BF16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT32
+FIRST_LINES = 6  # of a traceback's end
+
+
+@dataclass
+class Checks:
+    """Counts failures."""
+
+    failures: int = 0
+
+    @contextmanager
+    def check(self, name: str) -> Iterator[list[str]]:
+        """Around one check; what is put in the list is said behind its name."""
+        said: list[str] = []
+        begin = time.perf_counter()
+        try:
+            yield said
+        except Exception as error:  # whatever it is: the next check may tell more
+            self.failures += 1
+            lines = traceback.format_exc().strip().splitlines()[-FIRST_LINES:]
+            print(f"FAIL {name}: {type(error).__name__}: {str(error)[:600]}", *lines, sep="\n     ", flush=True)
+        else:
+            print(f"PASS {name} ({time.perf_counter() - begin:.2f} s)", *said, flush=True)
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+# Verbs of the device ------------------------------------------------------------------------------------------------
+
+
+def check_verbs(checks: Checks, device: CudaDevice) -> None:
+    """Every verb of the device by itself, then kernels of each kind, graphs, guards and products."""
+    with checks.check("transfers") as said:
+        _transfers(device, said)
+    with checks.check("memory figures") as said:
+        free = device.available()
+        said.append(f"{free.bytes >> 20} MiB of {free.total >> 20} MiB, most used {device.used_bytes() >> 20} MiB")
+        require(0 < free.bytes < free.total and device.used_bytes() > 0, str(free))
+    with checks.check("copy alone"):
+        _copies(device, guarded=False)
+    with checks.check("copy of a guarded sequence"):
+        _copies(device, guarded=True)
+    for name, make in KERNELS.items():
+        with checks.check(f"kernel: {name}") as said:
+            _kernel(device, make, said)
+    with checks.check("capture and replay") as said:
+        _replay(device, said)
+    for limit, times, whole in ((100, 1, 1), (100, 7, 7), (4, 7, 3), (1, 7, 0)):
+        with checks.check(f"guard: flag at {limit}, {times} times"):
+            _guard(device, limit, times, whole)
+    for dtypes in ((F32,) * 3, (F64,) * 3, (BF16, BF16, F32), (BF16,) * 3):
+        with checks.check(f"products {' '.join(dtype.value for dtype in dtypes)}") as said:
+            _products(device, dtypes, said)
+    with checks.check("a product inside a graph, twice the same bits"):
+        _product_bits(device)
+
+
+def placed(device: CudaDevice, values: Array) -> DeviceArray:
+    made = device.allocate(max(64, values.nbytes))[: values.nbytes].view(values.dtype).reshape(values.shape)
+    made[...] = values
+    return made
+
+
+def _transfers(device: CudaDevice, said: list[str]) -> None:
+    zeros = np.asarray(device.allocate(1000))
+    require(not zeros.any(), "fresh memory is not 0")
+    values = np.random.default_rng(0).normal(size=1 << 24).astype(np.float32)
+    array = placed(device, values)
+    begin = time.perf_counter()
+    array[...] = values
+    middle = time.perf_counter()
+    require(bool((np.asarray(array) == values).all()), "what was uploaded is not what is downloaded")
+    end = time.perf_counter()
+    gib = values.nbytes / 2**30
+    said.append(f"up {gib / (middle - begin):.1f} GiB/s, down {gib / (end - middle):.1f} GiB/s")
+    array[5:9] = 0
+    array[100:200] = 0.5
+    part = np.asarray(array[3:12])
+    require(bool((part[2:6] == 0).all()) and part[1] == values[4] and part[6] == values[9], "a fill misses its range")
+    require(bool((np.asarray(array[100:200]) == 0.5).all()), "a fill with a value")
+    small = placed(device, np.array(3, np.int32))
+    begin = time.perf_counter()
+    for _ in range(100):
+        small[...] = 4
+        require(int(small) == 4, "a scalar")
+    said.append(f"{(time.perf_counter() - begin) * 5000:.0f} us for each small transfer")
+
+
+def _copies(device: CudaDevice, guarded: bool) -> None:
+    values = np.random.default_rng(1).integers(0, 255, 1 << 20).astype(np.uint8)
+    source = placed(device, values)
+    for size, shift in ((1 << 20, 0), (1003, 0), (1003, 3), (7, 1), (16, 16)):
+        target = device.allocate(1 << 20)
+        begin, end = Cell(source[shift:]), Cell(target[shift + (shift == 3) :])
+        if guarded:
+            function = device._kernels.builtin[COPY]
+            word = placed(device, np.array(0, np.int32))
+            arguments = (word.address, 0, size, begin.array.address, end.array.address)  # type: ignore[union-attr]
+            device.driver.launch(function, 9, COPY_THREADS, 0, arguments)
+        else:
+            device.copy(begin, end, size).run()
+        got = np.asarray(end.array)
+        require(bool((got[:size] == values[shift : shift + size]).all()), f"{size} bytes from {shift}")
+        require(not got[size:].any(), f"{size} bytes from {shift}: more was written")
+
+
+# Kernels ------------------------------------------------------------------------------------------------------------
+
+
+def _input(builder: Builder, name: str, *shape: int, dtype: DType = F32) -> Node:
+    return builder.input(name, TensorType(dtype, shape), "state", SPAN)
+
+
+def _reduce(builder: Builder, name: str, x: Node, *axes: int) -> Node:
+    return builder.emit(name, (x,), {"axes": axes}, SPAN)
+
+
+def _elementwise(b: Builder) -> dict[str, Node]:
+    x, y = _input(b, "x", 1037, 251), _input(b, "y", 1037, 251)
+    found = b.apply("add", b.apply("mul", b.apply("tanh", x, span=SPAN), y, span=SPAN), 0.5, span=SPAN)
+    found = b.apply("add", found, b.apply("exp", b.apply("neg", b.apply("abs", x, span=SPAN), span=SPAN), span=SPAN))
+    return {"out": b.apply("div", found, b.apply("add", b.apply("erf", y, span=SPAN), 2.0, span=SPAN), span=SPAN)}
+
+
+def _softmax(b: Builder, rows: int, columns: int) -> dict[str, Node]:
+    x = _input(b, "x", rows, columns)
+
+    def over(value: Node) -> Node:
+        return b.emit("broadcast", (value,), {"shape": (rows, columns), "axes": (0,)}, SPAN)
+
+    powers = b.apply("exp", b.apply("sub", x, over(_reduce(b, "max", x, 1)), span=SPAN), span=SPAN)
+    return {"out": b.apply("div", powers, over(_reduce(b, "sum", powers, 1)), span=SPAN)}
+
+
+def _columns(b: Builder) -> dict[str, Node]:
+    x = _input(b, "x", 4099, 770)
+    return {"sum": _reduce(b, "sum", x, 0), "max": _reduce(b, "max", x, 0)}
+
+
+def _whole(b: Builder) -> dict[str, Node]:
+    x = _input(b, "x", 2048, 1000)
+    return {
+        "sum": _reduce(b, "sum", b.apply("mul", x, x, span=SPAN), 0, 1),
+        "arg": b.emit("argmax", (x,), {"axis": 1}, SPAN),
+    }
+
+
+def _gather(b: Builder) -> dict[str, Node]:
+    table, rows = _input(b, "table", 5000, 96), _input(b, "rows", 3000, dtype=I32)
+    updates = _input(b, "updates", 3000, 96)
+    added = b.emit("scatter_add", (table, rows, updates), {}, SPAN)
+    return {"taken": b.emit("take", (table, rows), {}, SPAN), "added": added}
+
+
+def _random(b: Builder) -> dict[str, Node]:
+    seed, step = (_input(b, name, dtype=DType.UINT32) for name in ("seed", "step"))
+    rows = _input(b, "numbers", 64, dtype=DType.UINT32)
+    return {"bits": random_bits(b, Site(seed, 3, step, rows, SPAN), (700,))}
+
+
+def _casts(b: Builder) -> dict[str, Node]:
+    x = _input(b, "x", 513, 130)
+    half = b.cast(x, BF16)
+    return {"half": half, "back": b.apply("mul", b.cast(half, F32), 3.0, span=SPAN)}
+
+
+def _transposed(b: Builder) -> dict[str, Node]:
+    x = _input(b, "x", 700, 513)
+    return {"out": b.apply("add", b.emit("transpose", (x,), {"axes": (1, 0)}, SPAN), 1.0, span=SPAN)}
+
+
+KERNELS: dict[str, Callable[[Builder], dict[str, Node]]] = {
+    "elementwise": _elementwise,
+    "softmax of short rows": lambda b: _softmax(b, 3000, 17),
+    "softmax of middling rows": lambda b: _softmax(b, 501, 1024),
+    "softmax of long rows": lambda b: _softmax(b, 11, 50257),
+    "sums of columns": _columns,
+    "a whole sum, argmax": _whole,
+    "gather and scatter": _gather,
+    "random bits": _random,
+    "casts to bfloat16": _casts,
+    "transposition": _transposed,
+}
+
+
+def _values(nodes: dict[str, TensorType]) -> dict[str, Array]:
+    generator = np.random.default_rng(7)
+    values: dict[str, Array] = {}
+    for name, type_ in nodes.items():
+        if type_.dtype.numpy.kind == "f":
+            values[name] = generator.normal(size=type_.shape).astype(type_.dtype.numpy)
+        else:
+            values[name] = generator.integers(0, 5000, type_.shape).astype(type_.dtype.numpy)
+    return values
+
+
+def _kernel(device: CudaDevice, make: Callable[[Builder], dict[str, Node]], said: list[str]) -> None:
+    """A graph on the card, call by call and as a graph, against its definition."""
+    builder = Builder("check")
+    graph = builder.graph(make(builder))
+    plan = plan_graph(graph, (), Planning(traits=CUDA))
+    executable = Executable(device, plan)
+    values = _values({buffer.name: buffer.type for buffer in plan.buffers if buffer.name})
+    wanted = evaluate(graph, values)
+    state = {name: placed(device, value) for name, value in values.items()}
+    arena = device.allocate(max(64, plan.arena_bytes))
+    for turn in ("first", "again", "by a graph"):
+        arena[...] = 0xFF
+        outputs = executable.run(state, state, arena)
+        for name, right in wanted.items():
+            got = np.asarray(outputs[name])
+            if right.dtype.kind == "f" or right.dtype == BF16.numpy:
+                got, right = got.astype(np.float64), right.astype(np.float64)
+                scale = max(1.0, float(np.abs(right).max()))
+                worst = float(np.abs(got - right).max())
+                require(bool(worst <= 2e-5 * scale), f"{name}, {turn}: off by {worst:.3g} of {scale:.3g}")
+            else:
+                require(bool((got == right).all()), f"{name}, {turn}: {int((got != right).sum())} differ")
+    said.append(f"{len(plan.steps)} launches")
+
+
+# Sequences ----------------------------------------------------------------------------------------------------------
+
+
+def _counter(device: CudaDevice, limit: int) -> tuple[list[Task], DeviceArray, DeviceArray]:
+    """Tasks that add 1 to `count`, and set `flag` where it is at `limit`."""
+    builder = Builder("count")
+    count = _input(builder, "count", 70, dtype=I32)
+    more = builder.apply("add", count, 1, span=SPAN)
+    part = builder.emit("slice", (more,), {"start": (0,), "stop": (1,), "step": (1,)}, SPAN)
+    first = builder.emit("reshape", (part,), {"shape": ()}, SPAN)
+    flag = builder.cast(builder.apply("ge", first, limit, span=SPAN), I32)
+    plan = plan_graph(builder.graph({"count": more, "flag": flag}), ("flag",), Planning(traits=CUDA))
+    executable = Executable(device, plan)
+    state = {"count": placed(device, np.zeros(70, np.int32)), "flag": placed(device, np.array(0, np.int32))}
+    executable.bind(state, {}, device.allocate(max(64, plan.arena_bytes)))
+    return list(executable.tasks), state["count"], state["flag"]
+
+
+def _guard(device: CudaDevice, limit: int, times: int, whole: int) -> None:
+    tasks, count, flag = _counter(device, limit)
+    later, after, _ = _counter(device, 1000)
+    copied = placed(device, np.zeros(70, np.int32))
+    run = device.sequence([*tasks, device.stop_if(Cell(flag)), *later, device.copy(Cell(after), Cell(copied), 280)])
+    for turn in range(3):
+        count[...] = after[...] = copied[...] = 0
+        done = run(times)
+        device.synchronise()
+        found = [int(np.asarray(array)[-1]) for array in (count, after, copied)]
+        require([done, *found] == [whole, min(times, limit), whole, whole], f"turn {turn}: {done}, {found}")
+
+
+def _replay(device: CudaDevice, said: list[str]) -> None:
+    tasks, count, _ = _counter(device, 1 << 30)
+    run = device.sequence(tasks * 200)
+    begin = time.perf_counter()
+    run()
+    device.synchronise()
+    middle = time.perf_counter()
+    run()
+    device.synchronise()
+    captured = time.perf_counter()
+    run(10)
+    device.synchronise()
+    end = time.perf_counter()
+    require(bool((np.asarray(count) == 2400).all()), f"counted to {np.asarray(count)[:3]}, not to 2400")
+    launches = 200 * len(tasks)
+    said.append(
+        f"{launches} launches: {(middle - begin) / launches * 1e6:.1f} us each call by call, "
+        f"{(captured - middle) * 1e3:.0f} ms to capture, {(end - captured) / launches * 1e5:.2f} us each in a graph"
+    )
+
+
+# Products -----------------------------------------------------------------------------------------------------------
+
+
+def _plain(m: int, n: int, k: int, turned_a: bool, turned_b: bool, batch: tuple[int, ...], apart: int) -> Product:
+    """Matrices `apart` elements wider than they need, each batch loop outside of the next."""
+
+    def matrix(buffer: int, rows: int, columns: int, turned: bool) -> Matrix:
+        stored = (columns, rows) if turned else (rows, columns)
+        leading = stored[1] + apart
+        step, strides = stored[0] * leading + apart, []
+        for size in reversed(batch):
+            strides.insert(0, step)
+            step = step * size + apart
+        return Matrix(buffer, apart, leading, turned, tuple(strides))
+
+    operands = (matrix(0, m, k, turned_a), matrix(1, k, n, turned_b), matrix(2, m, n, False))
+    return Product(*operands, m, n, k, batch, False, (), ())
+
+
+def _room(matrix: Matrix, rows: int, columns: int, batch: tuple[int, ...]) -> int:
+    inner = (1, matrix.leading) if matrix.transposed else (matrix.leading, 1)
+    strides = (*matrix.batch_strides, *inner)
+    return matrix.offset + sum((size - 1) * s for size, s in zip((*batch, rows, columns), strides, strict=True)) + 3
+
+
+def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: list[str]) -> None:
+    worst, calls, failures = 0.0, 0, []
+    cases = [
+        (shape, turned_a, turned_b, batch, apart)
+        for shape in ((64, 48, 32), (7, 5, 3), (129, 1, 65), (1, 130, 33), (130, 260, 68))
+        for turned_a in (False, True)
+        for turned_b in (False, True)
+        for batch, apart in (((), 0), ((), 8), ((), 1), ((5,), 0), ((3, 4), 0), ((3, 4), 8))
+    ]
+    for shape, turned_a, turned_b, batch, apart in cases:
+        for accumulate in (False, True) if dtypes[2] is not BF16 else (False,):
+            product = replace(_plain(*shape, turned_a, turned_b, batch, apart), accumulate=accumulate)
+            m, n, k = shape
+            generator = np.random.default_rng(3)
+            operands = ((product.a, m, k), (product.b, k, n), (product.c, m, n))
+            a, b, c = (
+                generator.normal(size=_room(matrix, rows, columns, batch)).astype(dtype.numpy)
+                for (matrix, rows, columns), dtype in zip(operands, dtypes, strict=True)
+            )
+            cells = [Cell(placed(device, array)) for array in (a, b, c)]
+            calls += len(gemm_calls(product, dtypes))
+            try:
+                device.library(product, dtypes, *cells).run()
+                got = np.asarray(cells[2].array).astype(np.float64)
+            except Exception as error:  # which cases fail tells more than the first of them
+                failures.append(f"{shape} {turned_a} {turned_b} {batch} {apart} {accumulate}: {error}")
+                continue
+            multiply(replace(product, rounded=dtypes[0] is BF16), a, b, c)
+            difference = float(np.abs(got - c.astype(np.float64)).max()) / max(1.0, k**0.5)
+            worst = max(worst, difference)
+            if not difference <= {F32: 1e-5, F64: 1e-13, BF16: 4e-2}[dtypes[2]]:
+                failures.append(f"{shape} {turned_a} {turned_b} {batch} {apart} {accumulate}: off by {difference:.3g}")
+    require(not failures, f"{len(failures)} of {len(cases)} cases fail: {'; '.join(failures[:3])}")
+    said.append(f"{calls} calls, off by {worst:.2g} of the root of k at most")
+
+
+def _product_bits(device: CudaDevice) -> None:
+    product = _plain(512, 768, 2048, False, True, (), 0)
+    generator = np.random.default_rng(0)
+    cells = [Cell(placed(device, generator.normal(size=1 << 21).astype(BF16.numpy))) for _ in range(2)]
+    results = [Cell(placed(device, np.zeros(512 * 768, np.float32))) for _ in range(2)]
+    run = device.sequence([device.library(product, (BF16, BF16, F32), *cells, result) for result in results])
+    bits = []
+    for _ in range(3):
+        run()
+        bits += [np.asarray(result.array).tobytes() for result in results]
+    require(len(set(bits)) == 1, "the bits differ from run to run")
+
+
+# All ----------------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {"verbs": check_verbs}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to check")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of compiled kernels")
+    given = parser.parse_args()
+    checks = Checks()
+    device: CudaDevice | None = None
+    with checks.check("open the card") as said:
+        cache = given.cache if given.cache is not None else read_environment().cache / "kernels"
+        device = open_cuda(0, cache)
+        said.append(device.target)
+    if device is not None:
+        for name in given.parts or PARTS:
+            PARTS[name](checks, device)
+        print(f"{device.compiled} kernels compiled, {device.reused} from the cache; {checks.failures} failures")
+    return min(checks.failures, 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
