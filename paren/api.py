@@ -23,7 +23,7 @@ from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import Candidate, most_stacked, predict, shrink
-from paren.forecast.target import absent_target, present_target
+from paren.forecast.target import absent_target, is_card, present_target
 from paren.inspect.compiling import compile_plans
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.profiling import Profiling
@@ -34,12 +34,12 @@ from paren.ir.show import show_graph
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
 from paren.pipeline import PLAIN, Planning
-from paren.plan.traits import CPU, Traits, traits_of
+from paren.plan.traits import CUDA, traits_of
 from paren.prepare import Preparation
 from paren.restored import RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
 from paren.runtime.limits import limits_of
-from paren.runtime.memory import usable_memory
+from paren.runtime.memory import available_memory, usable_memory
 from paren.text.errors import ParenError, did_you_mean
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions
@@ -166,12 +166,13 @@ class Experiment:
         """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
         there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
 
-        With both `device` and `memory`, the device has only so much memory. `stacking`, `patterns` and `tf32` as for
-        `run`; without a stacking the predicted one is taken, which a run may measure instead.
+        With both `device` and `memory`, the device has only so much memory; if it is `cuda`, it need not be there.
+        `stacking`, `patterns` and `tf32` as for `run`; without a stacking the predicted one is taken, which a run may
+        measure instead.
         """
-        if card is not None or arch is not None or (memory is not None and device is None):
+        if card is not None or arch is not None or (memory is not None and (device is None or is_card(device))):
             target = absent_target(device, card, memory, arch, tf32)
-            first = self._first(patterns, target.memory)
+            first = self._first(Planning(patterns, traits=CUDA), target.memory)
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
             choice = replace(choice, most=most_stacked(first, target.memory))
@@ -181,15 +182,16 @@ class Experiment:
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
-        first = self._first(patterns, target.memory, traits_of(opened.name))
+        first = self._first(Planning(patterns, traits=traits_of(opened.name)), target.memory)
         choice = predict(first, stacking, target.memory, target.limits)
-        candidate = choose_saving(choice.candidate, target.memory if size is not None else target.memory // 2)
+        # Copies of the state lie in the host's memory.
+        room = target.memory if size is not None else target.memory // 2
+        candidate = choose_saving(choice.candidate, available_memory().bytes // 2 if opened.own_memory else room)
         compiling = compile_plans(candidate.plans, opened)
         return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
 
-    def _first(self, patterns: bool, limit: int, traits: Traits = CPU) -> Candidate:
+    def _first(self, planning: Planning, limit: int) -> Candidate:
         """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes."""
-        planning = Planning(patterns=patterns, traits=traits)
         plans = self.plans if planning == PLAIN else make_plans(self.program, planning)
         return shrink(Candidate(self.program, plans, memory_of(self.program, plans)), limit)
 
@@ -251,7 +253,7 @@ class Experiment:
                 for note in (*self.program.notes, *opened.notes):
                     view.notice(note)
                 free = usable_memory(opened.available(), environment.memory)
-                first = self._first(patterns, free.bytes, traits_of(opened.name))
+                first = self._first(Planning(patterns, traits=traits_of(opened.name)), free.bytes)
                 refuse_if_too_large(first, free)
                 data = self._open_data(data_root, view)
                 options = RunOptions(

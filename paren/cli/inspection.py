@@ -65,7 +65,7 @@ def explain(
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="A card of so much memory, 24GiB; with --device, that device with only so much.",
+            help="A card of so much memory, 24GiB; with --device cpu, the CPU with only so much.",
             show_default=False,
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from paren.environment import parse_size
@@ -24,6 +25,11 @@ class Target:
     there: bool
 
 
+def is_card(device: str) -> bool:
+    """Whether the name of a device is that of a card: `cuda`, `cuda:1`."""
+    return re.fullmatch(r"cuda(:[0-9]+)?", device) is not None
+
+
 def present_target(device: Device, limits: Limits | None, size: int | None, source: str) -> Target:
     """A device of this machine; `size` bytes, which `source` asked for, stand for the memory that is free."""
     threads = f", {device.threads} threads" if device.threads > 1 else ""
@@ -38,13 +44,15 @@ def absent_target(
 ) -> Target:
     """A card by its name, or a card of so much memory, as written on the command line, without the reserve.
 
-    Raises E-DEV-012 if the options contradict each other, E-DEV-010, E-DEV-011, E-DEV-013, and E-ENV-002 for a wrong
-    size.
+    A device may be given too, if it is a card. Raises E-DEV-012 if the options contradict each other, E-DEV-010,
+    E-DEV-011, E-DEV-013, and E-ENV-002 for a wrong size.
     """
-    given = {"--device": device, "--card": card, "--memory": memory, "--arch": arch}
-    for one, other in (("--card", "--device"), ("--card", "--memory"), ("--card", "--arch"), ("--arch", "--device")):
-        if given[one] is not None and given[other] is not None:
-            raise ParenError("E-DEV-012", f"{one} and {other} contradict each other", fix="give one of them")
+    other = None if device is None or is_card(device) else device
+    given = {"--device": other, "--card": card, "--memory": memory, "--arch": arch}
+    for one, two in (("--card", "--device"), ("--card", "--memory"), ("--card", "--arch"), ("--arch", "--device")):
+        if given[one] is not None and given[two] is not None:
+            what = f"{two} {device}" if two == "--device" else two
+            raise ParenError("E-DEV-012", f"{one} and {what} contradict each other", fix="give one of them")
     if card is not None:
         known = find_card(card)
         return _of_size(f"{known.name} ({known.arch})", known.memory * MIB, known.limits(tf32))

@@ -37,7 +37,8 @@ register(
     "E-DEV-012",
     "options of a report that contradict each other",
     "A report is about a device of this machine (--device), a card by its name (--card), or a card of some memory and "
-    "architecture (--memory, --arch). --memory with --device is that device with only so much memory.",
+    "architecture (--memory, --arch). --device cuda may stand beside a card that is described; --device cpu with "
+    "--memory is the CPU with only so much memory.",
     "Give one of them.",
 )
 register(

@@ -73,10 +73,11 @@ def test_a_wrong_architecture(arch: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("device", "card", "memory", "arch", "text"),
     [
-        ("cpu", "h200", None, None, "--card and --device contradict each other\n  fix: give one of them"),
+        ("cpu", "h200", None, None, "--card and --device cpu contradict each other\n  fix: give one of them"),
+        ("cuda", "h200", "24GiB", None, "--card and --memory contradict each other\n  fix: give one of them"),
         (None, "h200", "24GiB", None, "--card and --memory contradict each other\n  fix: give one of them"),
         (None, "h200", None, "sm_90", "--card and --arch contradict each other\n  fix: give one of them"),
-        ("cpu", None, "24GiB", "sm_90", "--arch and --device contradict each other\n  fix: give one of them"),
+        ("cpu", None, "24GiB", "sm_90", "--arch and --device cpu contradict each other\n  fix: give one of them"),
         (None, None, None, "sm_90", "--arch says nothing about memory\n  fix: give --memory SIZE too, or --card NAME"),
     ],
 )
@@ -86,6 +87,12 @@ def test_options_that_contradict_each_other(
     with pytest.raises(ParenError) as caught:
         absent_target(device, card, memory, arch)
     assert str(caught.value) == f"E-DEV-012: {text}"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_card_that_is_named_as_the_device_too(device: str) -> None:
+    assert absent_target(device, "h200", None, None) == absent_target(None, "h200", None, None)
+    assert absent_target(device, None, "24GiB", "sm_90") == absent_target(None, None, "24GiB", "sm_90")
 
 
 def test_a_wrong_size() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ import pytest
 import paren
 from paren.api import Experiment
 from paren.forecast.memory import memory_of
+from paren.forecast.plans import Plans, make_plans
 from paren.forecast.stacking import Candidate, make_candidate, most_stacked
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.screen import HEIGHT, WIDTH
+from paren.pipeline import Planning
 from paren.plan.cost import Cost, plan_cost, step_cost
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Copy, Launch, Plan, Product
+from paren.plan.traits import CUDA
 from paren.text.size import show_bytes
 from paren.text.source import Source, Span
 from paren.train.files import Files
@@ -41,18 +45,29 @@ def report(request: pytest.FixtureRequest, gpt: Experiment, tmp_path_factory: py
         return gpt.explain(**TARGETS[request.param], stacking=1)
 
 
-def distinct(experiment: Experiment) -> dict[str, Plan]:
+@lru_cache(maxsize=1)
+def plans_for_cards() -> Plans:
+    return make_plans(paren.load(GPT).program, Planning(traits=CUDA))
+
+
+def plans_of(experiment: Experiment, report: Explanation) -> Plans:
+    """The plans that a report is about."""
+    return experiment.plans if report.target.there else plans_for_cards()
+
+
+def distinct(plans: Plans) -> dict[str, Plan]:
     """Every plan once, by the first of its names."""
     found: dict[int, tuple[str, Plan]] = {}
-    for name, plan in experiment.plans.all.items():
+    for name, plan in plans.all.items():
         found.setdefault(id(plan), (name, plan))
     return dict(found.values())
 
 
 def test_regions_are_the_steps_of_the_plans(gpt: Experiment, report: Explanation) -> None:
     graphs = {graph["name"]: graph for graph in report.data["graphs"]}
-    assert set(graphs) == set(distinct(gpt))
-    for name, plan in distinct(gpt).items():
+    plans = distinct(plans_of(gpt, report))
+    assert set(graphs) == set(plans)
+    for name, plan in plans.items():
         graph, cost = graphs[name], plan_cost(plan)
         assert (graph["steps"], len(graph["regions"])) == (len(plan.steps), len(plan.steps))
         assert graph["kernels"] == len(kernels_of(plan))
@@ -66,7 +81,7 @@ def test_regions_are_the_steps_of_the_plans(gpt: Experiment, report: Explanation
 
 
 def test_a_region_has_the_place_and_the_sizes_of_its_step(gpt: Experiment, report: Explanation) -> None:
-    plan = gpt.plans.accumulate
+    plan = plans_of(gpt, report).accumulate
     buffers = {buffer.id: buffer for buffer in plan.buffers}
     (graph,) = [graph for graph in report.data["graphs"] if graph["name"] == "accumulate"]
     for step, region in zip(plan.steps, graph["regions"], strict=True):
@@ -84,7 +99,7 @@ def test_a_region_has_the_place_and_the_sizes_of_its_step(gpt: Experiment, repor
 def test_memory_is_the_plan_s(gpt: Experiment, report: Explanation) -> None:
     """With the copy of the state that checkpoints are written from where there is room for it."""
     (saving,) = [pattern for pattern in report.patterns if pattern.pattern is Pattern.SAVING] or [None]
-    plans = replace(gpt.plans, copies_state=saving is not None and saving.fired)
+    plans = replace(plans_of(gpt, report), copies_state=saving is not None and saving.fired)
     wanted, memory = memory_of(gpt.program, plans), report.data["memory"]
     assert memory["parts"] == wanted.parts
     assert memory["planned"] == wanted.planned == sum(memory["parts"].values())
@@ -146,12 +161,16 @@ def test_the_variant_with_twelve_layers_fits_on_the_screen_too(tmp_path: Path) -
     lines = str(report).splitlines()
     assert len(lines) <= HEIGHT
     assert max(map(len, lines)) <= WIDTH
-    assert re.search(r"^  x 12 +product 1024x768x3072 ", str(report), re.MULTILINE)
+    assert re.search(r"^  x 12 +product 2048x768x3072 ", str(report), re.MULTILINE)
 
 
 def test_products_of_bfloat16_have_their_own_rate(gpt: Experiment) -> None:
     """Loops over tiles multiply in the type of their products."""
-    whole, half = (each.explain(card="h100-80g") for each in (gpt, paren.load(GPT, set={"precision": "bfloat16"})))
+    large = {"seq": 1024, "vocab": 50257, "batch": 32, "microbatches": 1}
+    whole, half = (
+        paren.load(GPT, set=large | {"precision": precision}).explain(card="h100-80g")
+        for precision in ("off", "bfloat16")
+    )
     assert "GFLOP/s of float32 products" in str(whole)
     assert "GFLOP/s of bfloat16 products" in str(half)
     assert whole.seconds is not None
@@ -170,7 +189,7 @@ def test_products_of_bfloat16_have_their_own_rate(gpt: Experiment) -> None:
 def test_a_card_that_is_too_small_is_told(gpt: Experiment) -> None:
     report = gpt.explain(memory="1200MiB")
     assert not report.data["memory"]["fits"]
-    planned = f"{memory_of(gpt.program, gpt.plans).planned / 2**20:.3g} MiB"
+    planned = f"{memory_of(gpt.program, plans_for_cards()).planned / 2**20:.3g} MiB"
     first = f"memory     {planned} planned of 176 MiB (its memory without 1 GiB for CUDA's libraries): does not fit"
     assert str(report).splitlines()[1] == first
     assert "time " not in str(report).splitlines()[5]
@@ -284,7 +303,7 @@ def test_a_run_writes_its_report_and_says_the_first_lines(tmp_path: Path, monkey
     planned = memory_of(experiment.program, experiment.plans).planned
     assert written["memory"]["planned"] == planned
     assert written["compiling"]["compiled"] > 0
-    assert {graph["name"] for graph in written["graphs"]} == set(distinct(experiment))
+    assert {graph["name"] for graph in written["graphs"]} == set(distinct(experiment.plans))
     begin = next(number for number, line in enumerate(said) if line.startswith("memory     "))
     assert f"{planned / 2**20:.3g} MiB planned of " in said[begin]
     assert any(line.startswith(f"compiling  {written['compiling']['compiled']} kernels compiled") for line in said)
@@ -300,7 +319,8 @@ def test_a_report_that_cannot_be_written_has_a_code(gpt: Experiment, tmp_path: P
 
 def test_degrees_of_stacking_that_fit_a_card(gpt: Experiment) -> None:
     """The highest one is found among the divisors of the microbatches, and is what its own plan needs."""
-    first = Candidate(gpt.program, gpt.plans, memory_of(gpt.program, gpt.plans))
+    plans = plans_for_cards()
+    first = Candidate(gpt.program, plans, memory_of(gpt.program, plans))
     needed = {degree: make_candidate(first, degree).memory.planned for degree in (1, 2, 4)}
     assert most_stacked(first, needed[1] - 1) is None
     assert most_stacked(first, needed[1]) == most_stacked(first, needed[2] - 1) == (1, needed[1])
