@@ -34,7 +34,7 @@ from paren.plan.plan import Plan
 from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, input_types, place
 from paren.runtime.device import Device
-from paren.runtime.executor import Executable
+from paren.runtime.executor import Executable, load_plans
 from paren.runtime.release import release_unused
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
@@ -138,6 +138,7 @@ class CompiledEngine:
         self.plans = plans
         self.layout = lay_out(program)
         layout = self.layout
+        load_plans(device, plans.all.values())
         self._initialize = Executable(device, plans.initialize)
         self._accumulate = Executable(device, plans.accumulate)
         self._finish = Executable(device, plans.finish)

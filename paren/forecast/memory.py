@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,9 +13,7 @@ from paren.data.resident import block_steps
 from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
-from paren.ir.types import DType
 from paren.plan.memory import ALIGNMENT, busiest_step
-from paren.plan.plan import Loop, Plan, Product
 from paren.runtime.block import block_bytes, input_types
 from paren.runtime.threads import default_threads
 from paren.train.tensor_file import CHUNK, COPIES
@@ -121,20 +119,8 @@ def _table_bytes(program: Program) -> int:
 
 def _product_bytes(plans: Plans) -> int:
     """The workspaces of the CPU's threads, as far as the plans' products touch them."""
-    found = [each for plan in plans.all.values() for each in _products(plan)]
+    found = [each for plan in plans.all.values() for each in plan.products()]
     return default_threads() * touched_bytes(found, LARGEST)
-
-
-def _products(plan: Plan) -> Iterator[tuple[Product, Sequence[DType]]]:
-    """The products of a plan, those in loops as their pieces, with the types of A, B and C."""
-    dtypes = {buffer.id: buffer.type.dtype for buffer in plan.buffers}
-    for step in plan.steps:
-        if isinstance(step, Product):
-            yield step, [dtypes[matrix.buffer] for matrix in (step.a, step.b, step.c)]
-        elif isinstance(step, Loop):
-            for piece in step.body:
-                if isinstance(piece.step, Product):
-                    yield piece.step, piece.dtypes
 
 
 def _saving_bytes(layout: Layout) -> int:

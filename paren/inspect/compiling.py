@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paren.forecast.plans import Plans
 from paren.runtime.device import Device
-from paren.runtime.executor import Executable
+from paren.runtime.executor import Executable, load_plans
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ def compile_plans(plans: Plans, device: Device) -> Compiling | None:
     """Makes every plan ready to run on the device, which then also knows its fall-backs; None where nothing is
     compiled."""
     compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
+    load_plans(device, plans.all.values())
     for plan in {id(plan): plan for plan in plans.all.values()}.values():
         Executable(device, plan)
     return compiling_since(device, compiled, reused, begin)

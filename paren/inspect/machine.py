@@ -40,7 +40,7 @@ def check_compiler() -> Row:
         answer = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(7)
         if answer != 42:
             raise ArithmeticError(f"6 times 7 gave {answer}")
-        return f"compiles and runs for {compiler.processor}"
+        return f"compiles and runs for {compiler.machine.processor}"
 
     return _attempt("machine code", FAIL, "E-DEV-104", attempt)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -224,3 +225,12 @@ class Plan:
     arena_bytes: int
     refusals: tuple[Refusal, ...]
     decisions: tuple[Decision, ...] = ()
+
+    def products(self) -> Iterator[tuple[Product, tuple[DType, ...]]]:
+        """The products, those in loops as their pieces, with the types of A, B and C."""
+        dtypes = {buffer.id: buffer.type.dtype for buffer in self.buffers}
+        for step in self.steps:
+            if isinstance(step, Product):
+                yield step, tuple(dtypes[matrix.buffer] for matrix in (step.a, step.b, step.c))
+            elif isinstance(step, Loop):
+                yield from ((piece.step, piece.dtypes) for piece in step.body if isinstance(piece.step, Product))

@@ -28,6 +28,10 @@ class KernelCache:
             digest.update(data)
         return digest.hexdigest()
 
+    def holds(self, key: str) -> bool:
+        """Whether there is something under a key, damaged or not."""
+        return self.folder is not None and self._path(key).exists()
+
     def read(self, key: str) -> bytes | None:
         """The object of a key; None if there is none or it is damaged (it is then rebuilt and replaced)."""
         if self.folder is None:

@@ -114,7 +114,12 @@ class CpuDevice:
     def allocate(self, size: int) -> Bytes:
         return allocate(size)
 
-    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
+    def load(
+        self,
+        kernels: Sequence[Kernel],
+        by_rows: Sequence[Kernel] = (),
+        products: Sequence[tuple[Product, Sequence[DType]]] = (),
+    ) -> None:
         wanted = [(kernel, False) for kernel in kernels]
         # Most kernels that loops run have rows as their units anyway.
         wanted += [(kernel, arrange(kernel).lane is not None) for kernel in by_rows]
@@ -122,6 +127,12 @@ class CpuDevice:
         missing = {key: entry for key, entry in missing.items() if key not in self._kernels}
         bits = self.compiler.vector_bits
         texts = {key: emit_kernel(kernel, "kernel", bits, rows) for key, (kernel, rows) in missing.items()}
+        types = {arithmetic(product, dtypes[2]) for product, dtypes in products} - self._products.keys()
+        functions = {dtype: emit_product(self.compiler.tile, dtype, "product") for dtype in DType if dtype in types}
+        aside = [(text, True) for text in texts.values()] + [(text, False) for text in functions.values()]
+        self.compiler.compile_aside(aside, self.threads)
+        for dtype, text in functions.items():
+            self._products[dtype] = self.compiler.load({dtype.value: text}, "product", optimise=False)[dtype.value]
         for key, address in self.compiler.load(texts, "kernel").items():
             kernel = missing[key][0]
             self._kernels[key] = _Loaded(address, parallel_units(kernel), work(kernel))
@@ -147,8 +158,7 @@ class CpuDevice:
         if product.rounded and not shape.pairs and WIDENED not in self._fallbacks:
             self._fallbacks.append(WIDENED)
         if dtype not in self._products:
-            text = emit_product(shape, dtype, "product")
-            self._products[dtype] = self.compiler.load({dtype.value: text}, "product", optimise=False)[dtype.value]
+            self.load((), (), [(product, dtypes)])
         division = divide(product, dtypes, shape, self.threads)
         work = product.m * product.n * product.k * len(division.offsets)
         loaded = _Loaded(self._products[dtype], division.units, work)

@@ -59,9 +59,14 @@ class Device(Protocol):
     def allocate(self, size: int) -> AnyBytes:
         """`size` bytes of zeros, aligned to 64 bytes, in the memory that kernels read. Raises E-MEM-002."""
 
-    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
-        """Makes kernels ready to launch, and those `by_rows` ready to run some of their rows in a loop; equal ones
-        once."""
+    def load(
+        self,
+        kernels: Sequence[Kernel],
+        by_rows: Sequence[Kernel] = (),
+        products: Sequence[tuple[Product, Sequence[DType]]] = (),
+    ) -> None:
+        """Makes kernels ready to launch, those `by_rows` ready to run some of their rows in a loop, and products, with
+        the types of A, B and C; equal ones once. The more at once, the better."""
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         """A loaded kernel on buffers, one for each parameter."""

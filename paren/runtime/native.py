@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import llvmlite
@@ -11,6 +11,7 @@ import llvmlite.binding as llvm
 from paren.codegen.llvm import VERSION
 from paren.codegen.tile import LARGEST, Shape
 from paren.runtime.cache import KernelCache
+from paren.runtime.machine_code import Machine, emit_aside
 
 WIDE = 512  # bits; measured: twice the speed of 256 in kernels that compute, equal in those that move memory
 
@@ -39,62 +40,54 @@ class Compiler:
     """
 
     def __init__(self, cache: KernelCache) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
         self.cache = cache
-        self.processor = llvm.get_host_cpu_name()
-        features = llvm.get_host_cpu_features()
-        self.features = features.flatten()
+        self.machine = Machine()
+        features = self.machine.has
         self.vector_bits = WIDE if features.get("avx512f") and features.get("avx512vl") else None
-        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features, self.processor)
+        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features, self.machine.processor)
         self.compiled = 0
         self.reused = 0
-        self._machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=self.processor, features=self.features, opt=3, reloc="pic", codemodel="jitdefault"
-        )
         self._jit = llvm.create_lljit_compiler()
+        self._ready: dict[str, bytes] = {}
         self._loaded: list[object] = []
 
     @property
     def target(self) -> str:
         """What compiled bits depend on besides the text."""
         version = ".".join(map(str, llvm.llvm_version_info))
-        return f"{self.processor} {self.features} llvmlite {llvmlite.__version__} LLVM {version} paren {VERSION}"
+        machine = self.machine
+        return f"{machine.processor} {machine.features} llvmlite {llvmlite.__version__} LLVM {version} paren {VERSION}"
+
+    def compile_aside(self, texts: Iterable[tuple[str, bool]], workers: int) -> None:
+        """Compiles modules ahead of `load`, in so many processes, if those that the cache lacks are worth it. With each
+        text whether it is to be optimised."""
+        wanted = {self._key(text, optimise): (text, optimise) for text, optimise in texts}
+        missing = {key: module for key, module in wanted.items() if not self.cache.holds(key)}
+        self._ready |= emit_aside(missing, workers)
 
     def load(self, texts: Mapping[str, str], name: str, optimise: bool = True) -> dict[str, int]:
-        """The address of function `name` of each module, by the keys of `texts`. Without `optimise`, for text that is
-        written as it should run, only instructions are chosen and ordered, in a third of the time."""
+        """The address of function `name` of each module, by the keys of `texts`. For `optimise` see `Machine.emit`."""
         return {key: self._load(self._object(text, optimise), name, key) for key, text in texts.items()}
 
     def assembly(self, text: str, optimise: bool = True) -> str:
         """The machine code of a module as text, for tests and `paren show code`."""
-        return str(self._machine.emit_assembly(self._module(text, optimise)))
+        return self.machine.assembly(text, optimise)
+
+    def _key(self, text: str, optimise: bool) -> str:
+        return self.cache.key(text, self.target, "optimised" if optimise else "as written")
 
     def _object(self, text: str, optimise: bool) -> bytes:
-        key = self.cache.key(text, self.target, "optimised" if optimise else "as written")
-        known = self.cache.read(key)
-        if known is not None:
-            self.reused += 1
-            return known
+        key = self._key(text, optimise)
+        built = self._ready.pop(key, None)
+        if built is None:
+            known = self.cache.read(key)
+            if known is not None:
+                self.reused += 1
+                return known
+            built = self.machine.emit(text, optimise)
         self.compiled += 1
-        built = bytes(self._machine.emit_object(self._module(text, optimise)))
         self.cache.write(key, built)
         return built
-
-    def _module(self, text: str, optimise: bool) -> llvm.ModuleRef:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
-        if not optimise:
-            return module
-        options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization = True
-        options.loop_interleaving = True
-        # Unrolling and joining straight lines doubled the compile time and made no kernel faster (bench/NOTES.md).
-        options.slp_vectorization = False
-        options.loop_unrolling = False
-        builder = llvm.create_pass_builder(self._machine, options)
-        builder.getModulePassManager().run(module, builder)
-        return module
 
     def _load(self, built: bytes, name: str, key: str) -> int:
         library = llvm.JITLibraryBuilder().add_object_img(built).add_current_process().export_symbol(name)

@@ -34,8 +34,13 @@ class ReferenceDevice:
     def allocate(self, size: int) -> Bytes:
         return allocate(size)
 
-    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
-        """Kernels need no preparation here."""
+    def load(
+        self,
+        kernels: Sequence[Kernel],
+        by_rows: Sequence[Kernel] = (),
+        products: Sequence[tuple[Product, Sequence[DType]]] = (),
+    ) -> None:
+        """Nothing needs preparation here."""
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         return Task(lambda: run_kernel(kernel, [cell.values.reshape(-1) for cell in cells]))

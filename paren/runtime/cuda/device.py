@@ -99,7 +99,13 @@ class CudaDevice:
                 fix="make the model or the microbatch smaller, or end other programs",
             ) from refusal
 
-    def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel] = ()) -> None:
+    def load(
+        self,
+        kernels: Sequence[Kernel],
+        by_rows: Sequence[Kernel] = (),
+        products: Sequence[tuple[Product, Sequence[DType]]] = (),
+    ) -> None:
+        """Products are the library's."""
         self._kernels.load(kernels, by_rows)
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
