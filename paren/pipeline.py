@@ -81,7 +81,7 @@ def plan_graph(
     if planning.patterns and traits.makes_again:
         plan = drop_cheap(plan, written_slots, held)
     if planning.budget is not None:
-        plan = fit(plan, planning.budget, written_slots, held)
+        plan = fit(plan, planning.budget, written_slots, held, prices=traits.prices)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
     placed = place(plan, written_slots, held)

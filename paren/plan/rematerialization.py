@@ -1,8 +1,5 @@
 """Which values are computed again instead of kept: always those that cost next to nothing, and, where a plan is larger
-than its budget, more of them by cost per byte.
-
-Prices are nominal, so that a plan depends on its graph and its budget alone.
-"""
+than its budget, more of them by cost per byte."""
 
 from __future__ import annotations
 
@@ -15,10 +12,8 @@ from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import NOTHING_HELD, Held, place
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
+from paren.plan.traits import CPU, Prices
 
-FLOPS = 200e9  # a second, of products
-INSTRUCTIONS = 50e9
-TRAFFIC = 20e9  # bytes
 TO_FIT = "steps run again to fit"  # in the reason of a decision that a budget forced
 WORTH = 0.01  # of the arena: less is not worth the work
 ROUNDS = 64
@@ -46,7 +41,9 @@ def drop_cheap(plan: Plan, written_slots: Collection[str] = (), held: Held = NOT
     values, activations. Only if that makes the arena smaller."""
     uses = uses_of(plan)
     found = [
-        c for c in _candidates(plan, uses, kept) if len(c.again.steps) == 1 and isinstance(c.again.steps[0], Launch)
+        c
+        for c in _candidates(plan, uses, kept, CPU.prices)
+        if len(c.again.steps) == 1 and isinstance(c.again.steps[0], Launch)
     ]
     chosen = _compatible(found, sum(candidate.bytes for candidate in found))
     changed = _apply(plan, chosen)
@@ -58,7 +55,12 @@ def drop_cheap(plan: Plan, written_slots: Collection[str] = (), held: Held = NOT
 
 
 def fit(
-    plan: Plan, budget: int, written_slots: Collection[str] = (), held: Held = NOTHING_HELD, kept: Kept = Kept()
+    plan: Plan,
+    budget: int,
+    written_slots: Collection[str] = (),
+    held: Held = NOTHING_HELD,
+    kept: Kept = Kept(),
+    prices: Prices = CPU.prices,
 ) -> Plan:
     """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
     bytes, or until there is nothing left that helps. `written_slots` and `held` as for `place`."""
@@ -70,7 +72,8 @@ def fit(
             break
         uses = uses_of(best)
         busiest = _busiest(best, uses)
-        found = [c for c in _candidates(best, uses, kept) if uses.touching[c.again.value][0] < busiest < c.again.before]
+        candidates = _candidates(best, uses, kept, prices)
+        found = [c for c in candidates if uses.touching[c.again.value][0] < busiest < c.again.before]
         chosen = _compatible(found, placed - budget)
         changed = _apply(best, chosen)
         arena = place(changed, written_slots, held).arena_bytes
@@ -96,7 +99,7 @@ def _decided(plan: Plan, reason: str, saved: int) -> Plan:
     return replace(plan, decisions=(*plan.decisions, decision))
 
 
-def _candidates(plan: Plan, uses: Uses, kept: Kept) -> Iterator[Candidate]:
+def _candidates(plan: Plan, uses: Uses, kept: Kept, prices: Prices) -> Iterator[Candidate]:
     for id, touching in uses.touching.items():
         buffer = uses.buffers[id]
         if buffer.place is not Place.ARENA or buffer.type.bytes < kept.smallest or len(touching) < 2:
@@ -106,14 +109,14 @@ def _candidates(plan: Plan, uses: Uses, kept: Kept) -> Iterator[Candidate]:
             continue
         again = find_chain(plan, uses, id, late)
         if again is not None:
-            yield Candidate(again, buffer.type.bytes, _seconds(again, uses))
+            yield Candidate(again, buffer.type.bytes, _seconds(again, uses, prices))
 
 
-def _seconds(again: Again, uses: Uses) -> float:
+def _seconds(again: Again, uses: Uses, prices: Prices) -> float:
     total = 0.0
     for step in again.steps:
         cost = step_cost(step, uses.buffers)
-        total += cost.flops / FLOPS + max(cost.bytes / TRAFFIC, cost.instructions / INSTRUCTIONS)
+        total += cost.flops / prices.flops + max(cost.bytes / prices.traffic, cost.instructions / prices.instructions)
     return total
 
 

@@ -21,6 +21,16 @@ class TileSizes:
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What making a value again is reckoned to cost: operations of products, scalar instructions and bytes, each a
+    second. They are nominal, so that a plan depends on its graph, its budget and the kind of its device alone."""
+
+    flops: float = 200e9
+    instructions: float = 50e9
+    traffic: float = 20e9
+
+
+@dataclass(frozen=True)
 class Traits:
     """`rounds_operands`: whether products read operands in float32 and round them to bfloat16 as they do; without it,
     what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
@@ -28,7 +38,7 @@ class Traits:
     rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
     is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
     it is busy with any. `own_memory`: whether buffers lie in a memory that is not the host's. `tiles`: how large values
-    are cut."""
+    are cut. `prices`: by which values are chosen that are made again to fit."""
 
     rounds_operands: bool = True
     makes_again: bool = True
@@ -37,6 +47,7 @@ class Traits:
     fill: int = 0
     own_memory: bool = False
     tiles: TileSizes = TileSizes()
+    prices: Prices = Prices()
 
 
 CPU = Traits()
@@ -49,6 +60,7 @@ CUDA = Traits(
     fill=1 << 16,
     own_memory=True,
     tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),
+    prices=Prices(flops=400e12, instructions=15e12, traffic=3e12),
 )
 
 

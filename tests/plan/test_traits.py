@@ -15,9 +15,10 @@ from paren.forecast.plans import make_plans
 from paren.ir.types import DType
 from paren.passes.assemble import accumulation
 from paren.pipeline import PLAIN, Planning, plan_graph
+from paren.plan.decision import Pattern
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Loop, Product
-from paren.plan.traits import CPU, CUDA, traits_of
+from paren.plan.traits import CPU, CUDA, Traits, traits_of
 
 EXAMPLES = Path(paren.__file__).parents[1] / "examples"
 SMALL = {"layers": 1, "vocab": 515, "seq": 40, "width": 64, "batch": 8}
@@ -61,3 +62,18 @@ def test_the_gradient_of_padded_logits_lies_on_them() -> None:
     wide = [buffer for buffer in plan.buffers if buffer.type.shape == (8, 40, 520)]
     assert len(wide) == 2
     assert wide[0].offset == wide[1].offset
+
+
+@pytest.mark.parametrize("traits", [CPU, CUDA])
+def test_a_budget_is_kept_on_both_kinds(traits: Traits) -> None:
+    """What is made again has the same bits, whatever it was reckoned to cost."""
+    settings = SMALL | {"layers": 4, "precision": "bfloat16", "batch": 96, "width": 128}
+    graph = accumulation(paren.load(EXAMPLES / "gpt.paren", "smoke", set=settings).program, adding=False)
+    plain = plan_graph(graph, planning=Planning(patterns=False, traits=traits))
+    small = plan_graph(graph, planning=Planning(False, plain.arena_bytes * 3 // 4, traits))
+    assert small.arena_bytes <= plain.arena_bytes * 3 // 4
+    assert [d.pattern for d in small.decisions if d.fired and d.pattern is Pattern.RECOMPUTATION]
+    values = values_of(graph, 0.1)
+    wanted, found = (run_plan(cpu(), plan, values) for plan in (plain, small))
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
