@@ -28,14 +28,14 @@ from paren.plan.kernel_values import is_needed, needed_values
 from paren.plan.plan import Buffer, Launch, Place, Plan, Step
 from paren.plan.product import contiguous
 
-WITHIN = 32  # parts of a column that one block adds up by itself
+WITHIN = 4  # threads of a block that share a column, over the neighbouring columns that each of them takes
 SHORTEST = 128  # elements of a part
 COMBINED = ("sum", "max", "min")
 
 
 def cut_column_sums(plan: Plan, fill: int) -> Plan:
-    """The unplaced plan with sums down fewer than `fill` / 32 columns cut so that columns x parts are `fill` or more,
-    as far as divisors of their length allow."""
+    """The unplaced plan with sums down fewer than `fill` / `WITHIN` columns cut so that columns x parts are `fill` or
+    more, as far as divisors of their length allow."""
     steps: list[Step] = []
     buffers = list(plan.buffers)
     for step in plan.steps:

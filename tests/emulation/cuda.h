@@ -110,6 +110,13 @@ template <typename T> static T __shfl_xor_sync(unsigned mask, T value, int by) {
   return other;
 }
 
+static unsigned __ballot_sync(unsigned mask, bool value) {
+  unsigned all = value ? 1u << threadIdx.x % EMULATED_WARP : 0;
+  for (int by = 1; by < EMULATED_WARP; by *= 2) all |= __shfl_xor_sync(mask, all, by);
+  return all;
+}
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
 static void emulated_start() {
   emulated_kernel(emulated_arguments);
   emulated_moved = true;

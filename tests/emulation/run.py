@@ -17,7 +17,7 @@ from paren.codegen.cuda.emit import PRELUDE, CudaKernel
 
 HEADER = (Path(__file__).parent / "cuda.h").read_text()
 OPTIONS = ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC"]
-WAITS = re.compile(r"__sync|paren_group|__shfl")
+WAITS = re.compile(r"__sync|paren_group|__shfl|__ballot")
 SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*?\) )?(\w+)\(([^)]*)\)')
 LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int)
 

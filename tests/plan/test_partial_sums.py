@@ -89,7 +89,7 @@ def test_parts_have_a_length() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "fill"),
-    [((1024, 512), 1 << 14), ((100, 5), 1 << 14), ((1021, 5), 1 << 14)],
+    [((1024, 4096), 1 << 14), ((100, 5), 1 << 14), ((1021, 5), 1 << 14)],
     ids=["many columns", "short", "a prime number of rows"],
 )
 def test_what_stays_whole(shape: tuple[int, ...], fill: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paren.codegen.cuda.mapping import WARP, Strips, count, strips
-from paren.codegen.cuda.places import Value, register
+from paren.codegen.cuda.places import Value, decomposed, register
 from paren.codegen.cuda.reductions import POSITIONS, combine_lanes, combine_rows, identity, partial
 from paren.codegen.cuda.statements import Lanes, Statements
 from paren.ir.types import DType
@@ -52,7 +52,8 @@ class Body(Statements):
             order.remove(lane)
             order.append(lane)
             sizes[lane] //= mapping.width
-        self._decompose("row", [(axis, sizes[axis]) for axis in order])
+        names = {axis: f"c{axis}" if axis == lane else f"a{axis}" for axis in order}
+        self.lines += decomposed(index, "row", [(names[axis], sizes[axis]) for axis in order])
         if lane is not None:
             put(f"const {index} b{lane} = c{lane} * {mapping.width};")
             self.lanes = self._row_lanes()
@@ -61,23 +62,8 @@ class Body(Statements):
         lane, width = self.mapping.lane, self.mapping.width
         return Lanes(width, width, (f"const {self.mapping.index} a{lane} = b{lane} + i;",))
 
-    def _decompose(self, number: str, axes: Sequence[tuple[int, int]]) -> None:
-        self.lines.extend(self._indices(number, axes))
-
-    def _indices(self, number: str, axes: Sequence[tuple[int, int]]) -> list[str]:
-        """The indices of some axes from a number that counts them, the last fastest; that of the lane axis is `c`."""
-        index = self.mapping.index
-        unsigned = f"(unsigned {index})"
-        lines, below = [], 1
-        for position, (axis, size) in reversed(list(enumerate(axes))):
-            name = f"c{axis}" if axis == self.mapping.lane else f"a{axis}"
-            whole = f"{unsigned}{number} / {below}" if below > 1 else f"{unsigned}{number}"
-            lines.append(f"const {index} {name} = ({index})({f'({whole}) % {size}' if position else whole});")
-            below *= size
-        return lines
-
-    def _stage_axes(self, stage: Stage) -> list[tuple[int, int]]:
-        return [(axis, self.kernel.axes[axis]) for axis in stage.axes]
+    def _stage_axes(self, stage: Stage) -> list[tuple[str, int]]:
+        return [(f"a{axis}", self.kernel.axes[axis]) for axis in stage.axes]
 
     # Stages ----------------------------------------------------------------------------------------------------------
 
@@ -90,7 +76,7 @@ class Body(Statements):
             self._start(reduce, mapping.width)
         first = "turn" if mapping.group > 1 else "0"
         self.lines.append(f"for ({index} j = {first}; j < {count(self.kernel, stage)}; j += {mapping.group}) {{")
-        self._decompose("j", self._stage_axes(stage))
+        self.lines += decomposed(index, "j", self._stage_axes(stage))
         for statement in stage.body:
             self.statement(statement, in_loop=True)
         self.flush()
@@ -136,7 +122,7 @@ class Body(Statements):
         start = "start" if not strip.held else f"thread * {width}" if width > 1 else "thread"
         along = f" + i / {width} * {stride}" if strip.held > 1 else ""
         within = f" + i % {width}" if width > 1 else ""
-        lines = [f"const {index} j = {start}{along}{within};", *self._indices("j", self._stage_axes(stage))]
+        lines = [f"const {index} j = {start}{along}{within};", *decomposed(index, "j", self._stage_axes(stage))]
         masked = strip.held > 0 and strip.count % (stride * strip.held) != 0
         if masked:
             lines.append(f"const bool ok = j < {strip.count};")

@@ -17,6 +17,7 @@ from paren.codegen.cuda.body import Body
 from paren.codegen.cuda.mapping import Mapping, map_kernel
 from paren.codegen.cuda.places import memory
 from paren.codegen.cuda.prelude import PRELUDE as PRELUDE
+from paren.codegen.cuda.scatter import Scatter
 from paren.plan.kernel import Kernel
 
 
@@ -47,7 +48,7 @@ def emit_kernel(kernel: Kernel, rows: bool = False) -> CudaKernel:
     name = f"k_{digest[:16]}"
     parameters = [f"{memory(parameter.dtype)} *p{i}" for i, parameter in enumerate(kernel.parameters)]
     signature = ", ".join(["const int *stop", "long long first", "long long units", *parameters])
-    body = Body(mapping)
+    body = Scatter(mapping) if mapping.ranges else Body(mapping)
     body.write()
     lines = [
         f'extern "C" __global__ void __launch_bounds__({mapping.threads}) {name}({signature}) {{',

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from math import prod
 
 from paren.codegen.loops import accesses, bounds, choose_lane, may_miss, merge_axes
-from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Reduce, Stage, Store
+from paren.plan.kernel import (
+    Access,
+    Accumulate,
+    AxisIndex,
+    Compute,
+    Constant,
+    Index,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    Store,
+)
 
 WARP = 32
 BLOCK = 256  # threads of a block of independent groups
@@ -22,13 +34,16 @@ HELD = 4  # chunks that a thread keeps in registers from stage to stage
 BUSY = 2 * 132 * 1024  # threads that keep a large card busy
 SHARED = 40 * 1024  # bytes of shared memory that the partial results of a block may take
 WIDE = 8  # lanes at most
+WARPS = 8  # of a block that scatters
+LISTED = 1024  # iterations that a warp of such a block looks through in a round
+RANGES = 8 * 132  # blocks that scatter, at least if there are so many rows to add to
 
 
 @dataclass(frozen=True)
 class Mapping:
     """`kernel` has merged axes. `group` threads share a unit, `width` lanes lie side by side (in the first skeleton
     each stage has its own). `in_order` says that units are the kernel's rows one by one. `index` is the C type of
-    places."""
+    places. With `ranges`, units are ranges of the rows that a kernel adds to (`paren.codegen.cuda.scatter`)."""
 
     kernel: Kernel
     lane: int | None
@@ -37,6 +52,7 @@ class Mapping:
     group: int
     per_block: int
     index: str
+    ranges: int = 0
 
     @property
     def threads(self) -> int:
@@ -44,7 +60,11 @@ class Mapping:
 
     @property
     def units(self) -> int:
-        return prod(self.kernel.axes[: self.kernel.rows]) // self.width
+        rows = prod(self.kernel.axes[: self.kernel.rows]) // self.width
+        if not self.ranges or self.lane is None:
+            return rows
+        lanes = self.kernel.axes[self.lane] // self.width
+        return rows // lanes * -(-lanes // WARP) * self.ranges
 
     def blocks(self, units: int) -> int:
         return -(-units // self.per_block)
@@ -68,6 +88,9 @@ def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
     """How a kernel is spread; with `in_order`, ranges of its rows can run alone, at any alignment."""
     merged = merge_axes(kernel)
     lane = choose_lane(merged)
+    found = scattering(merged)
+    if found is not None and merged.rows and not in_order:
+        return _scatter(merged, merged.rows - 1 if lane is None else lane, found)
     if lane is None and any(stage.axes and _scatters(stage) for stage in merged.stages):
         return Mapping(merged, None if merged.rows == 0 else merged.rows - 1, in_order, 1, 1, BLOCK, _index(merged))
     if lane is None and merged.rows and all(not stage.axes for stage in merged.stages):
@@ -91,6 +114,49 @@ def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
     ):
         group *= 2
     return Mapping(merged, lane, in_order, width, group, across, _index(merged))
+
+
+def scattering(kernel: Kernel) -> tuple[Stage, Accumulate, Index] | None:
+    """The stage that adds to rows that integers choose, what it adds, and the index that chooses; None where a kernel
+    does more than that, or each lane chooses for itself."""
+    if len(kernel.stages) != 1 or not kernel.stages[0].axes:
+        return None
+    stage = kernel.stages[0]
+    sums = [s for s in stage.body if isinstance(s, Accumulate)]
+    if len(sums) != 1 or any(isinstance(s, Reduce | Store) for s in stage.body):
+        return None
+    chosen = [index for index in sums[0].access.indices if index.value is not None]
+    if len(chosen) != 1 or _depends_on_rows(kernel, stage, chosen[0]):
+        return None
+    return stage, sums[0], chosen[0]
+
+
+def _depends_on_rows(kernel: Kernel, stage: Stage, chosen: Index) -> bool:
+    known: dict[int, bool] = {}
+
+    def rows(index: Index) -> bool:
+        return any(axis < kernel.rows for axis, _ in index.terms) or known.get(index.value or -1, False)
+
+    for statement in stage.body:
+        match statement:
+            case Load(result, access):
+                known[result] = any(map(rows, access.indices))
+            case AxisIndex(result, index):
+                known[result] = rows(index)
+            case Compute(result, _, args):
+                known[result] = any(known[arg] for arg in args)
+            case Constant(result):
+                known[result] = False
+    return known[chosen.value] if chosen.value is not None else False
+
+
+def _scatter(kernel: Kernel, lane: int, found: tuple[Stage, Accumulate, Index]) -> Mapping:
+    _, added, chosen = found
+    rows = next(size for index, size in zip(added.access.indices, added.access.sizes, strict=True) if index == chosen)
+    width = _lane_width(kernel, lane)
+    strips = prod(kernel.axes[: kernel.rows]) // kernel.axes[lane] * -(-kernel.axes[lane] // (width * WARP))
+    ranges = max(min(-(-RANGES // strips), -(-rows // WARPS)), -(-rows // 2**15))
+    return Mapping(kernel, lane, False, width, WARPS * WARP, 1, _index(kernel), -(-rows // -(-rows // ranges)))
 
 
 def _rows(kernel: Kernel, in_order: bool) -> Mapping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paren.codegen.cuda.spelling import TYPES, operand
@@ -61,12 +62,22 @@ def _times(name: str, factor: int) -> str:
     return name if factor == 1 else f"{name} * {factor}"
 
 
+def decomposed(index: str, number: str, parts: Sequence[tuple[str, int]]) -> list[str]:
+    """The named parts (names, sizes) of a number that counts all their combinations, the last fastest."""
+    lines, below = [], 1
+    for position, (name, size) in reversed(list(enumerate(parts))):
+        whole = f"(unsigned {index}){number}" + (f" / {below}" if below > 1 else "")
+        lines.append(f"const {index} {name} = ({index})({f'({whole}) % {size}' if position else whole});")
+        below *= size
+    return lines
+
+
 def address(kernel: Kernel, access: Access, values: dict[int, Value]) -> str:
     """The element that is touched, as an expression of axes and gathered values."""
     terms = [str(access.offset)] if access.offset else []
     for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
         if index.value is not None:
-            terms.append(_times(_gathered(values[index.value], size), stride))
+            terms.append(_times(gathered(values[index.value], size), stride))
         elif index.divisor != 1:
             terms.append(_times(f"(({affine(index)}) / {index.divisor})", stride))
         elif index.terms or index.constant:
@@ -74,7 +85,7 @@ def address(kernel: Kernel, access: Access, values: dict[int, Value]) -> str:
     return " + ".join(terms) or "0"
 
 
-def _gathered(value: Value, size: int) -> str:
+def gathered(value: Value, size: int) -> str:
     """An integer value as an index, clamped into its dimension."""
     wide = "long long" if value.dtype in (DType.INT64, DType.UINT32) else "int"
     whole = f"(unsigned){value.c}" if value.dtype is DType.UINT32 else value.c

@@ -69,17 +69,20 @@ def combine_lanes(mapping: Mapping, number: int, kind: str, dtype: DType) -> tup
     if mapping.group == 1:
         return [], []
     function, type_, across, width = combiner(kind, dtype), partial(kind, dtype), mapping.per_block, mapping.width
-    before = [
-        f"__shared__ {type_} s{number}[{mapping.group * width * across}];",
-        "#pragma unroll",
-        f"for (int i = 0; i < {width}; i++) s{number}[(turn * {width} + i) * {across} + place] = r{number}[i];",
-    ]
+    mine = f"s{number}[(turn * {width} + i) * {across} + place]"
+    other = f"s{number}[((turn + by) * {width} + i) * {across} + place]"
+    each = ["#pragma unroll", f"for (int i = 0; i < {width}; i++)"]
+    before = [f"__shared__ {type_} s{number}[{mapping.group * width * across}];", *each, f"{mine} = r{number}[i];"]
     after = [
-        "#pragma unroll",
-        f"for (int i = 0; i < {width}; i++) {{",
-        f"  r{number}[i] = s{number}[i * {across} + place];",
-        f"  for (int k = 1; k < {mapping.group}; k++)",
-        f"    r{number}[i] = {function}::of(r{number}[i], s{number}[(k * {width} + i) * {across} + place]);",
+        "#pragma unroll 1",
+        f"for (int by = {mapping.group // 2}; by > 0; by /= 2) {{",
+        "if (turn < by) {",
+        *each,
+        f"{mine} = r{number}[i] = {function}::of(r{number}[i], {other});",
         "}",
+        "__syncthreads();",
+        "}",
+        *each,
+        f"r{number}[i] = s{number}[i * {across} + place];",
     ]
     return before, after

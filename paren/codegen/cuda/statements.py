@@ -126,7 +126,7 @@ class Statements:
             writer = self._fresh()
             wide = Operation(writer, set()).cast(operands[0].operand, operands[0].dtype, DType.FLOAT32)
             single = Value(wide, DType.FLOAT32, False)
-            lines, expression = self._spelled(writer), f"paren_round({single.c})"
+            lines, expression = self.spelled(writer), f"paren_round({single.c})"
             source = operands[0] if operands[0].dtype is DType.FLOAT32 else None
         else:
             writer = self._fresh()
@@ -134,7 +134,7 @@ class Statements:
             name = Operation(writer, set()).write(
                 statement.op, [operand.operand for operand in operands], types, statement.dtype, dict(statement.attrs)
             )
-            lines, expression = self._spelled(writer), Value(name, statement.dtype, False).c
+            lines, expression = self.spelled(writer), Value(name, statement.dtype, False).c
         if varying:
             self.pending.extend(lines)
         else:
@@ -146,7 +146,7 @@ class Statements:
         self._writer.lines = []
         return self._writer
 
-    def _spelled(self, writer: Writer) -> list[str]:
+    def spelled(self, writer: Writer) -> list[str]:
         return [spell(line).strip() for line in writer.lines]
 
     # Memory ----------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Statements:
         lines = [
             f"{self._storing(varying)}{{",
             f"const {register(value.dtype)} e{access.parameter} = {element};",
-            *self._spelled(writer),
+            *self.spelled(writer),
             stored(access.parameter, where, result, value.dtype),
             "}",
         ]
