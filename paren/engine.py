@@ -363,7 +363,8 @@ class CompiledEngine:
         """
         self.clear_sums()
         inputs = self._batch.fill(microbatch, step)
-        graph = prepare(accumulation(self.program, adding=self._adds), self.plans.planning.traits)
+        traits = self.plans.planning.traits
+        graph = prepare(accumulation(self.program, adding=self._adds, attends=traits.attends), traits)
         found = self._accumulate.first_nonfinite(self._training_state, inputs, self._training_arena, graph)
         return None if found is None else (found.operation, found.span)
 

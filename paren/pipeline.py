@@ -4,6 +4,7 @@
 |---|---|---|
 | simplify | graph -> graph: algebra, common subexpressions, dead nodes | `ir.verify` |
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
+| joining | graph -> graph: gradients of attention side by side, where the device has a step for it | `ir.verify` |
 | alignment | graph -> graph: odd dimensions of products padded, where the device asks for it | `ir.verify` |
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
@@ -26,6 +27,7 @@ from paren.passes.simplify import simplify
 from paren.plan.alignment import align_products
 from paren.plan.check import check_plan
 from paren.plan.contractions import normalise_contractions
+from paren.plan.joining import join_gradients
 from paren.plan.lower import lower
 from paren.plan.memory import NOTHING_HELD, Held, kernels_of, place
 from paren.plan.partial_sums import cut_column_sums
@@ -46,6 +48,9 @@ def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
     verify(simple, "simplify")
     normal = normalise_contractions(simple)
     verify(normal, "contractions")
+    if traits.attends:
+        normal = join_gradients(normal)
+        verify(normal, "joining")
     if not traits.aligns:
         return normal
     aligned = align_products(normal)

@@ -161,8 +161,9 @@ class RestoredModel:
         if rows not in self._executables:
             if len(self._executables) == MOST_PLANS:
                 del self._executables[next(iter(self._executables))]
-            graph = set_precision(choose(self.model.forward(rows)), self.program.run.precision)
-            plan = plan_graph(graph, planning=Planning(traits=traits_of(self.device.name)))
+            traits, precision = traits_of(self.device.name), self.program.run.precision
+            graph = set_precision(choose(self.model.forward(rows), traits.attends, precision), precision)
+            plan = plan_graph(graph, planning=Planning(traits=traits))
             self._executables[rows] = Executable(self.device, plan), Block(self.device, input_types(plan))
             if max(64, plan.arena_bytes) > len(self._arena):
                 self._arena = self.device.allocate(max(64, plan.arena_bytes))

@@ -4,13 +4,15 @@ of calls. What a real card refuses inside a capture fails here."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from attended import attend
 
 from paren.ir.op import Array
 from paren.ir.types import DType
+from paren.plan.plan import Attention
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.products import Gemm, Operand
 from paren.runtime.memory import allocate
@@ -24,6 +26,7 @@ class FakeCard:
 
     card = "Fake"
     architecture = "sm_90"
+    notes: Sequence[str] = ()
 
     def __init__(self, functions: Callable[[bytes, str], Launchable], size: int = 1 << 40) -> None:
         self._functions = functions
@@ -89,6 +92,10 @@ class FakeCard:
     def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:
         self._start("multiply", lambda: run_gemm(gemm, left, right, result))
 
+    def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
+        assert all(addresses[id] % 16 == 0 for id in (*step.reads, *step.writes))
+        self._start("attend", lambda: attend(step, lambda id: _flat(step, id, addresses[id])))
+
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         self._outside()
         recorded = self._recording = []
@@ -119,6 +126,23 @@ class FakeCard:
             call()
         else:
             self._recording.append(lambda: call() and None)
+
+
+def _flat(step: Attention, id: int, address: int) -> Array:
+    """As many elements of a buffer as the step touches."""
+    if id == step.statistics:
+        dtype, size = DType.FLOAT32, step.examples * step.heads * step.queries
+    else:
+        parts = [(heads, step.size_of(number)) for number, heads in enumerate(step.operands)]
+        parts += [(heads, step.size_of(number)) for number, heads in enumerate(step.results) if heads is not None]
+        dtype = DType.BFLOAT16
+        size = 1 + max(
+            heads.offset + sum((count - 1) * by for count, by in zip(size, (*heads.strides, 1), strict=True))
+            for heads, size in parts
+            if heads.buffer == id
+        )
+    memory = (ctypes.c_char * (size * dtype.bytes)).from_address(address)
+    return np.frombuffer(memory, np.uint8).view(dtype.numpy)
 
 
 def run_gemm(gemm: Gemm, left: int, right: int, result: int) -> None:

@@ -13,7 +13,9 @@ from paren.data.resident import block_steps
 from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
+from paren.plan.cost import library_bytes
 from paren.plan.memory import ALIGNMENT, busiest_step
+from paren.plan.plan import Attention
 from paren.runtime.block import block_bytes, input_types
 from paren.runtime.threads import default_threads
 from paren.train.tensor_file import CHUNK, COPIES
@@ -35,8 +37,8 @@ class MemoryPlan:
     | host | Python's own objects |
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
-    as `inputs`, and the training data where it has them, as `data`. The batches that wait, `saving` and `host` are
-    `host_parts` then, and what its libraries take is not the plan's.
+    as `inputs`, the training data where it has them, as `data`, and what libraries take for `attention` while it runs.
+    The batches that wait, `saving` and `host` are `host_parts` then; what else libraries take is not the plan's.
     """
 
     parts: Mapping[str, int]
@@ -68,7 +70,10 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
     inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
     if plans.planning.traits.own_memory:
-        parts |= {"inputs": _read_bytes(program, plans), "data": plans.data_bytes}
+        attention = max(
+            (library_bytes(s) for p in plans.all.values() for s in p.steps if isinstance(s, Attention)), default=0
+        )
+        parts |= {"inputs": _read_bytes(program, plans), "data": plans.data_bytes, "attention": attention}
         host = {"inputs": inputs, "saving": COPIES * CHUNK + saving, "host": HOST}
         return MemoryPlan(parts, name, place, host)
     parts |= {"inputs": inputs, "products": _product_bytes(plans), "saving": saving, "host": HOST}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 from paren.ir.graph import Graph
 from paren.ir.program import Program, Slot
+from paren.ir.types import DType
+from paren.passes.alternatives import against
 from paren.passes.assemble import (
     RATE,
     ROW,
@@ -23,6 +25,7 @@ from paren.pipeline import PLAIN, Planning, plan_graph
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import NOTHING_HELD, Held
 from paren.plan.plan import Plan
+from paren.plan.traits import CPU, Traits
 from paren.runtime.array import AnyArray
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
@@ -112,16 +115,17 @@ class RunGraph:
     held: Held = NOTHING_HELD
 
 
-def run_graphs(program: Program) -> dict[str, RunGraph]:
-    """Every graph of a run by the name that reports show, at the sizes that it runs with. Parameters of equal shape
-    share the graph of their update: they have the same `RunGraph`."""
+def run_graphs(program: Program, traits: Traits = CPU) -> dict[str, RunGraph]:
+    """Every graph of a run by the name that reports show, at the sizes that it runs with, as a device with these traits
+    computes it. Parameters of equal shape share the graph of their update: they have the same `RunGraph`."""
+    attends = traits.attends
     layout = lay_out(program)
     span = program.loss.outputs["loss"].span
     graphs = {
         "initialize": RunGraph(program.initialize, tuple(slot.name for slot in program.parameters)),
-        "accumulate": _accumulate(program, layout),
+        "accumulate": _accumulate(program, layout, attends),
         "finish": _filling(finish_graph(layout.trained, program.run.clip, span)),
-        "evaluate": RunGraph(evaluation(program)),
+        "evaluate": RunGraph(evaluation(program, attends)),
     }
     shared: dict[int, RunGraph] = {}
     for group in program.updates:
@@ -133,12 +137,13 @@ def run_graphs(program: Program) -> dict[str, RunGraph]:
                     graph = resize_flat(graph, end - begin)
                 shared[id(source)] = RunGraph(graph, (RATE,))
             graphs[update_name(group.number, key)] = shared[id(source)]
-    return graphs | {diagnosis_name(name): RunGraph(diagnosis(program, name)) for name in program.diagnostics}
+    diagnoses = {name: RunGraph(diagnosis(program, name, attends)) for name in program.diagnostics}
+    return graphs | {diagnosis_name(name): graph for name, graph in diagnoses.items()}
 
 
 def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
     """Plans everything; needs no device. The budget of `planning` holds for each graph's arena."""
-    graphs = run_graphs(program)
+    graphs = run_graphs(program, planning.traits)
     distinct = {
         id(each): plan_graph(each.graph, each.written, planning, each.held) for each in dict.fromkeys(graphs.values())
     }
@@ -154,7 +159,7 @@ def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
             for key in group.graphs
         },
         {name: plans[diagnosis_name(name)] for name in program.diagnostics},
-        (_update_decision(program), _call_decision(program)),
+        (_update_decision(program), _call_decision(program), *_attention_decisions(program, planning.traits)),
         planning,
     )
 
@@ -163,7 +168,7 @@ def shrink_plans(program: Program, plans: Plans, budget: int) -> Plans:
     """The plans with those made again that take more than `budget` bytes beside the gradients, with values computed
     again as far as that helps. What is left may still be larger."""
     planning = replace(plans.planning, budget=budget)
-    graphs = run_graphs(program)
+    graphs = run_graphs(program, planning.traits)
 
     def shrunk(name: str, plan: Plan) -> Plan:
         each = graphs[name]
@@ -201,6 +206,16 @@ def _call_decision(program: Program) -> Decision:
     return Decision(Pattern.CALL, True, "gradients, norm, check and all updates", program.run.spans.get("batch"))
 
 
+def _attention_decisions(program: Program, traits: Traits) -> Iterator[Decision]:
+    """For each attention of the training graph, on a device with one step for it: whether that computes it."""
+    for node in program.loss.nodes if traits.attends else ():
+        if node.op.name == "attention":
+            scores = node.type.size // node.shape[-1] * node.args[1].shape[-3]
+            reason = against(node, program.run.precision)
+            text = "by the library, without scores in memory" if reason is None else reason
+            yield Decision(Pattern.STEP, reason is None, text, node.span, DType.BFLOAT16.bytes * scores)
+
+
 def update_name(number: int, key: str) -> str:
     """The name of the graph that updates a parameter of a group, or (key "") all of it."""
     return f"update {number} {key}".strip()
@@ -216,12 +231,12 @@ def adds(program: Program) -> bool:
     return program.calls > 1
 
 
-def _accumulate(program: Program, layout: Layout) -> RunGraph:
+def _accumulate(program: Program, layout: Layout, attends: bool) -> RunGraph:
     """The training graph. The gradients of a step's only call lie at the beginning of its arena, where the activations
     that a gradient is made from may have been before it."""
     if adds(program):
-        return _filling(accumulation(program, adding=True))
-    graph = accumulation(program, adding=False)
+        return _filling(accumulation(program, adding=True, attends=attends))
+    graph = accumulation(program, adding=False, attends=attends)
     names = {gradient_slot(name): 4 * offset for name, offset in layout.offsets.items() if offset < layout.trained}
     held = {name: names[name] for name in graph.outputs if name in names}
     written = tuple(name for name in graph.outputs if name not in held)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from paren.plan.cost import Cost, step_cost
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.memory import busiest_step, kernels_of
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.train.state import Json
 
 SINGLE = ("kernel", "product", "copy")  # kinds of regions that are one step; others are loops over tiles of several
@@ -189,6 +189,9 @@ def _kind_and_name(step: Step) -> tuple[str, str]:
             return "kernel", kernel.name
         case Product(m=m, k=k, n=n, batch=batch):
             return "product", "x".join(map(str, (m, k, n))) + (f" for {' '.join(map(str, batch))}" if batch else "")
+        case Attention(queries=queries, keys=keys, width=width, examples=examples, heads=heads):
+            name = "backward" if step.backward else "forward"
+            return "attention", f"{name} {queries}x{keys}x{width} for {examples} {heads}"
         case Loop(name=name, iterations=iterations, body=body, steps=steps):
             return name, f"{iterations * len(body) // len(steps)} of {len(steps)} steps"
         case Copy():

@@ -13,7 +13,7 @@ from paren.pipeline import plan_graph, prepare
 from paren.plan.kernel import Kernel
 from paren.plan.lower import fuse_and_lower
 from paren.plan.memory import kernels_of
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Plan, Product, Step
 from paren.text.reader import read, show_form
 from paren.text.source import Source
 
@@ -100,6 +100,12 @@ def _step_text(step: Step, buffers: Mapping[int, Buffer]) -> str:
             sign = "+=" if accumulate else "="
             shape = f"{m}x{k}x{n}" + (f" for {list(batch)}" if batch else "")
             return f"product {shape}: b{c.buffer} {sign} b{a.buffer} b{b.buffer}"
+        case Attention(queries=queries, keys=keys, width=width, examples=examples, heads=heads, groups=groups):
+            shape = f"{queries}x{keys}x{width} for {[examples, heads]}" + (
+                f" in {groups} groups" if groups < heads else ""
+            )
+            written, read = (" ".join(f"b{id_}" for id_ in ids) for ids in (step.writes, step.reads))
+            return f"attention {shape}: {written} = {read}"
         case Copy(source=source, target=target):
             return f"copy b{source} to b{target}: {buffers[source].type}"
         case Loop(name=name, sizes=sizes, lane=lane, body=body, steps=steps):

@@ -4,7 +4,8 @@ One step runs `accumulate` for every microbatch, then `finish`, then, unless tha
 gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
 is split into microbatches cannot change the result by more than rounding.
 
-The graphs that run the model, all but finish and update, come in the precision of the run.
+The graphs that run the model, all but finish and update, come in the precision of the run. `attends`: for a target that
+has a step for attention.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def gradient_slot(parameter: str) -> str:
     return f"gradient:{parameter}"
 
 
-def accumulation(program: Program, *, adding: bool) -> Graph:
+def accumulation(program: Program, *, adding: bool, attends: bool = False) -> Graph:
     """The graph of one microbatch: forward, backward, and the step's sums: the gradient `gradient:NAME` of each trained
     parameter, `$loss` and `$weight`. With `adding` these states are added to, else filled (slots that a plan of the
     graph writes: `sums_of`)."""
     builder = Builder("accumulate")
-    source = choose(program.loss)
+    source = choose(program.loss, attends, program.run.precision)
     made = rebuild(source, builder)
     loss, weight = (made[source.outputs[name]] for name in ("loss", "weight"))
     total, total_weight = _weighted_sums(builder, loss, weight)
@@ -126,10 +127,10 @@ def update_graph(group: UpdateGroup, key: str, average: float | None) -> Graph:
     return builder.graph(outputs)
 
 
-def evaluation(program: Program) -> Graph:
+def evaluation(program: Program, attends: bool = False) -> Graph:
     """Weighted sums of one evaluation microbatch: `sum:NAME` and `weight:NAME` for the loss and each metric."""
     builder = Builder("evaluate")
-    source = choose(program.evaluate)
+    source = choose(program.evaluate, attends, program.run.precision)
     made = rebuild(source, builder)
     found = {name: made[node] for name, node in source.outputs.items()}
     outputs: dict[str, Node] = {}
@@ -141,11 +142,11 @@ def evaluation(program: Program) -> Graph:
     return set_precision(builder.graph(outputs), program.run.precision)
 
 
-def diagnosis(program: Program, name: str) -> Graph:
+def diagnosis(program: Program, name: str, attends: bool = False) -> Graph:
     """A diagnostic reduced over one microbatch: outputs `value` and `weight`. Elements of weight 0 do not count."""
     diagnostic, declared = program.diagnostics[name]
     builder = Builder("diagnose")
-    source = choose(declared)
+    source = choose(declared, attends, program.run.precision)
     made = rebuild(source, builder)
     value, weight = made[source.outputs["value"]], made[source.outputs["weight"]]
     value = builder.cast(value, DType.FLOAT32)

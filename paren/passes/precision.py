@@ -3,14 +3,15 @@
 The pass runs on whole graphs, after differentiation: what the new graph means in numpy is what `:precision bfloat16`
 means, whatever kernels compute it and whatever of it is kept in memory. Rounded are, to nearest even,
 
-- the operands of every product (`contract` of float32). An operand that is a parameter or data is rounded for products
-  only. Any other value that a product takes is rounded for all its uses, so that nothing but the rounded value has to
-  be kept, with two exceptions: additions and subtractions, so that a residual stream and the gradient along it stay
-  in float32, and comparisons, so that a maximum is still found among the values it was taken from.
+- the operands of every product (`contract` and `attention` of float32). An operand that is a parameter or data is
+  rounded for products only. Any other value that a product takes is rounded for all its uses, so that nothing but the
+  rounded value has to be kept, with two exceptions: additions and subtractions, so that a residual stream and the
+  gradient along it stay in float32, and comparisons, so that a maximum is still found among the values it was taken
+  from.
 - the result of every product, unless it is a term of a parameter's gradient: those add up in float32.
 
 Everything else, losses, softmax, norms, reductions, optimizers, is computed in float32 from the widened values. Sums
-within a product are float32's.
+within a product are float32's, and so are the statistics of attention.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from paren.text.source import Span
 
 VIEWS = ("reshape", "transpose", "slice")
 SUMS = ("add", "sub")
+ATTENTION = ("attention", "attention_gradient")  # their results are rounded by themselves
+STATISTICS = "attention_statistics"
+PRODUCTS = ("contract", *ATTENTION, STATISTICS)
 EXACT = (*SUMS, "eq", "ne", "lt", "le", "gt", "ge")  # what sees values that are rounded for all other uses
 PRECISIONS = ("off", "bfloat16")
 
@@ -55,9 +59,12 @@ class _Rounding:
 
     def _emit(self, node: Node) -> None:
         if _is_product(node):
-            factors = [self.builder.cast(self._seen(arg), DType.BFLOAT16, node.span) for arg in node.args]
-            product = self.builder.emit("contract", factors, node.attrs, node.span)
-            self.exact[node] = product if node in self.gradients else self._rounded(product)
+            product = self._again(node, [self._factor(arg, node.span) for arg in node.args])
+            if node.op.name in ATTENTION:
+                product = self.builder.cast(product, DType.FLOAT32)
+            elif node.op.name != STATISTICS and node not in self.gradients:
+                product = self._rounded(product)
+            self.exact[node] = product
             return
         if node.op.name in (*VIEWS, "broadcast") and node not in self.operands:
             self.exact[node] = self._again(node, [self.exact[arg] for arg in node.args])
@@ -80,9 +87,15 @@ class _Rounding:
         """The value rounded, in float32 again."""
         return self.builder.cast(self.builder.cast(node, DType.BFLOAT16), DType.FLOAT32)
 
+    def _factor(self, node: Node, span: Span) -> Node:
+        """The value as a product takes it."""
+        if node.op.name == STATISTICS:
+            return self.exact[node]
+        return self.builder.cast(self._seen(node), DType.BFLOAT16, span)
+
 
 def _is_product(node: Node) -> bool:
-    return node.op.name == "contract" and node.args[0].dtype is DType.FLOAT32
+    return node.op.name in PRODUCTS and node.args[0].dtype is DType.FLOAT32
 
 
 def _operands(graph: Graph) -> set[Node]:

@@ -7,8 +7,9 @@ track of whose content is intact. A step may write over something that it reads 
 
 from __future__ import annotations
 
+from paren.plan.check_attention import check_attention
 from paren.plan.check_loop import check_loop, check_types
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 from paren.text.errors import InternalError
 
@@ -73,6 +74,8 @@ def _check_fit(number: int, step: Step, buffers: dict[int, Buffer]) -> None:
                     raise InternalError(
                         "plan", f"step {number} touches element {last} of {_text(buffers[matrix.buffer])}"
                     )
+        case Attention():
+            check_attention(step, buffers)
         case Loop():
             check_loop(step, buffers)
         case Copy(source, target):

@@ -10,9 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from paren.ir.types import DType
 from paren.plan.kernel import Accumulate, Compute, Kernel, Load, Reduce, Statement, Store
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Matrix, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Matrix, Plan, Product, Step
 from paren.plan.storage import COSTS
+
+MULTIPROCESSORS = 160  # no card has more
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,43 @@ def step_cost(step: Step, buffers: Mapping[int, Buffer]) -> Cost:
             read += _matrix_bytes(b, step.k, step.n, step.batch, buffers)
             flops = 2 * step.m * step.n * step.k * prod(step.batch)
             return Cost(read + (written if step.accumulate else 0), written, flops)
+        case Attention():
+            return _attention_cost(step)
         case Copy(_, target):
             size = buffers[target].type.bytes
             return Cost(size, size)
         case Loop():
             return _loop_cost(step)
+
+
+def _attention_cost(step: Attention) -> Cost:
+    """Two products of scores with values forward, five backward; a mask that is causal spares half of them."""
+    half = DType.BFLOAT16.bytes
+    read = sum(half * prod(step.size_of(number)) for number in range(len(step.operands)))
+    results = [number for number, heads in enumerate(step.results) if heads is not None]
+    written = sum(half * prod(step.size_of(number)) for number in results)
+    statistics = 4 * step.examples * step.heads * step.queries if step.statistics is not None else 0
+    flops = 2 * step.examples * step.heads * step.queries * step.keys * step.width * (5 if step.backward else 2)
+    kept, made = (statistics, 0) if step.backward else (0, statistics)
+    return Cost(read + kept, written + made, flops // 2 if step.causal else flops)
+
+
+def library_bytes(step: Attention) -> int:
+    """Bytes that libraries allocate for a step while it runs: the results, before they are where the plan wants them,
+    and for gradients (FlashAttention 2) sums in float32 of those of q, one for each part of the keys that run side by
+    side where examples and heads are few; row sums; and those of k and v of every head, if heads share them."""
+    like_q, like_k = (prod(step.size_of(number)) for number in (0, 1))
+    rows = step.examples * step.heads
+    if not step.backward:
+        return DType.BFLOAT16.bytes * like_q + 4 * rows * step.queries
+    positions, width = _rounded(step.queries, 128), _rounded(step.width, 32 if step.width <= 128 else 64)
+    sums = 4 * rows * positions * (1 + -(-MULTIPROCESSORS // rows) * width)
+    spread = 2 * rows * step.keys * step.width if step.groups < step.heads else 0
+    return sums + DType.BFLOAT16.bytes * (like_q + 2 * like_k + spread)
+
+
+def _rounded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _loop_cost(loop: Loop) -> Cost:

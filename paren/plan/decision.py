@@ -21,6 +21,7 @@ from paren.text.source import Span
 class Pattern(Enum):
     """The patterns that a report speaks of, by the words it uses, in the order in which it shows them."""
 
+    STEP = "attention in one step"
     ATTENTION = "attention in tiles"
     HEAD = "head in chunks"
     ACCUMULATION = "accumulation in place"

@@ -35,7 +35,8 @@ class Score(NamedTuple):
 
 @dataclass
 class Group:
-    """The members of one kernel. `kind`: map, row, column, chunked, scatter, product (a library call), base.
+    """The members of one kernel. `kind`: map, row, column, chunked, scatter, product and attention (library
+    calls), base.
 
     `rows` is the shape of the row axes; a map's rows are its whole shape.
     """
@@ -114,6 +115,8 @@ class _Fuser:
         for node in self.graph.nodes:
             if node.number in self.storage.products:
                 self._add_call(node, "product")
+            elif node.number in self.storage.attentions:
+                self._add_attention(node)
             elif node.number in self.storage.scatters or (
                 node.op.name == "scatter_add" and node.number in self.storage.stored
             ):
@@ -184,6 +187,20 @@ class _Fuser:
             self.last_addition[slot.number] = group
         self._register(node, group, reads)
         self.groups.append(group)
+
+    def _add_attention(self, node: Node) -> None:
+        """All nodes of a step are members of its group, which is made at the first."""
+        call = self.storage.attentions[node.number]
+        reads = {self.storage.views[operand.number].base.number: 0 for operand in call.operands}
+        if call.backward and call.statistics is not None:
+            reads[call.statistics.number] = 0
+        group = next((self.group_of[m.number] for m in call.members if m.number in self.group_of), None)
+        if group is not None:
+            group.members.append(node)
+        else:
+            group = Group(len(self.groups), "attention", node.shape, (), [node], self._needs(reads))
+            self.groups.append(group)
+        self._register(node, group, reads)
 
     def _slot(self, node: Node) -> Node | None:
         call = self.storage.scatters.get(node.number)
@@ -258,7 +275,7 @@ class _Fuser:
 
     def _refuse(self, node: Node, domain: Domain, reads: dict[int, int], needs: set[int], group: Group) -> str | None:
         """Why the node cannot join the group, or None."""
-        if group.kind in ("product", "scatter"):
+        if group.kind in ("product", "scatter", "attention"):
             return f"a {group.kind} is a step of its own"
         if group.kind == "chunked" or domain.kind == "chunked":
             return "a long reduction with few rows is cut into chunks"
@@ -357,7 +374,7 @@ class _Fuser:
             group = self.group_of[number]
             readers = self.readers.get(number, set())
             if (
-                group.kind in ("product", "scatter", "chunked")
+                group.kind in ("product", "scatter", "attention", "chunked")
                 or number in outputs
                 or any(self.group_of[reader] is not group for reader in readers)
             ):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paren.ir.types import DType
 from paren.plan.cost import Cost, step_cost
-from paren.plan.plan import Buffer, Loop, Product, Step
+from paren.plan.plan import Attention, Buffer, Loop, Product, Step
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ def _product_dtype(step: Step, buffers: Mapping[int, Buffer]) -> DType:
     """The type that the products of a step multiply in; float32 if it has none."""
     if isinstance(step, Product):
         return DType.BFLOAT16 if step.rounded else buffers[step.a.buffer].type.dtype
+    if isinstance(step, Attention):
+        return DType.BFLOAT16
     if isinstance(step, Loop):
         for piece in step.body:
             if isinstance(piece.step, Product):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import cast
 
 from paren.ir.graph import Graph, Node
 from paren.ir.types import DType, TensorType
 from paren.plan.accumulation import accumulation_decisions
+from paren.plan.attention import AttentionCall, layout_of
 from paren.plan.body import Body, Uncomputable
 from paren.plan.fuse import Fusion, Group, fuse
 from paren.plan.kernel import Kernel
 from paren.plan.loops import chunked_kernels, cut, group_kernel, scatter_kernel, value_kernel
-from paren.plan.plan import Buffer, Launch, Matrix, Place, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Heads, Launch, Matrix, Place, Plan, Product, Step
 from paren.plan.product import Operand, View
 from paren.plan.traits import CPU, Traits
 from paren.text.errors import InternalError
@@ -71,6 +74,8 @@ class _Lowering:
             self._product(group.members[0])
         elif group.kind == "scatter":
             self._scatter(group.members[0])
+        elif group.kind == "attention":
+            self._attention(self.storage.attentions[group.members[0].number])
         else:
             self._kernels(group)
 
@@ -161,6 +166,44 @@ class _Lowering:
                 node.args[0].dtype is DType.BFLOAT16,
             )
         )
+
+    def _attention(self, call: AttentionCall) -> None:
+        first, statistics = call.members[0], call.statistics
+        *batch, queries, groups, repeat, width = call.operands[0].shape
+        views = [self.storage.views[node.number] for node in call.operands]
+        shapes = [node.shape for node in call.operands]
+        operands = [self._heads(*each) for each in zip(views, shapes, range(len(shapes)), strict=True)]
+        results = [self._result(node, number) for number, node in enumerate(call.results)]
+        self.steps.append(
+            Attention(
+                operands=tuple(operands),
+                results=tuple(results),
+                statistics=None if statistics is None else self._node_buffer(statistics),
+                examples=prod(batch),
+                queries=queries,
+                keys=call.operands[1].shape[-3],
+                heads=groups * repeat,
+                groups=groups,
+                width=width,
+                causal=first.attrs["causal"] is True,
+                scale=cast(float, first.attrs["scale"]),
+                spans=tuple(dict.fromkeys(node.span for node in call.members)),
+                nodes=tuple(f"%{node.number} {node.op.name}" for node in call.members),
+            )
+        )
+
+    def _result(self, node: Node | None, number: int) -> Heads | None:
+        if node is None:
+            return None
+        view = self.storage.views[node.number]
+        self._node_buffer(view.base)
+        return self._heads(view, node.shape, number)
+
+    def _heads(self, view: View, shape: Sequence[int], number: int) -> Heads:
+        layout = layout_of(view, shape, number)
+        if layout is None:
+            raise InternalError("lower", f"{view.base!r} at {view.base.span} does not lie as attention takes it")
+        return Heads(self.of_node[view.base.number], layout.offset, layout.strides)
 
     def _matrix(self, view: View, operand: Operand) -> Matrix:
         return _matrix(self.of_node[view.base.number], operand)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Heads, Launch, Loop, Matrix, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
 
 ALIGNMENT = 64  # bytes; a cache line and the widest vector
@@ -61,6 +61,7 @@ def place(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_
 
 
 S = TypeVar("S", bound=Step)
+Part = TypeVar("Part", Matrix, Heads)
 
 
 def substitute(step: S, old: int, new: int) -> S:
@@ -71,14 +72,25 @@ def substitute(step: S, old: int, new: int) -> S:
         case Launch(buffers=buffers):
             return replace(step, buffers=tuple(new if b == old else b for b in buffers))
         case Product(a=a, b=b, c=c):
-            renamed = [replace(m, buffer=new) if m.buffer == old else m for m in (a, b, c)]
+            renamed = [_renamed(matrix, old, new) for matrix in (a, b, c)]
             return replace(step, a=renamed[0], b=renamed[1], c=renamed[2])
+        case Attention(operands=operands, results=results, statistics=statistics):
+            return replace(
+                step,
+                operands=tuple(_renamed(heads, old, new) for heads in operands),
+                results=tuple(heads and _renamed(heads, old, new) for heads in results),
+                statistics=new if statistics == old else statistics,
+            )
         case Copy(source=source, target=target):
             return replace(step, source=new if source == old else source, target=new if target == old else target)
         case Loop(body=body, steps=steps):
             pieces = tuple(replace(piece, step=substitute(piece.step, old, new)) for piece in body)
             inside = tuple(substitute(inner, old, new) for inner in steps)
             return replace(step, body=pieces, steps=inside, scratch=new if step.scratch == old else step.scratch)
+
+
+def _renamed(part: Part, old: int, new: int) -> Part:
+    return replace(part, buffer=new) if part.buffer == old else part
 
 
 # State updates ------------------------------------------------------------------------------------------------------

@@ -108,6 +108,69 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """An operand or result of attention: examples x positions x heads x width elements of a buffer, from element
+    `offset` on. The elements of a head lie side by side; `strides` count elements from example to example, from
+    position to position, from head to head."""
+
+    buffer: int
+    offset: int
+    strides: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(scale q k') v for each example and head, in bfloat16 with sums in float32, or the gradients of q, k, v.
+
+    Forward, `operands` are q, k and v, and `results` is the result alone. Backward, `operands` are q, k, v, the result
+    and its gradient, and `results` the gradients of q, k and v, None where one is not wanted. q and what is of its
+    shape have `queries` positions and `heads` heads, k and v `keys` and `groups`, which divide the heads: head h sees
+    group h * groups // heads. With `causal`, for which there are as many keys as queries, query i sees keys 0 to i.
+
+    `statistics` is the buffer float32[examples heads queries] of the logarithm of the sum of exp(scale q k') over the
+    keys that a query sees: written by the forward (None: nobody reads it), read by the backward.
+    """
+
+    operands: tuple[Heads, ...]
+    results: tuple[Heads | None, ...]
+    statistics: int | None
+    examples: int
+    queries: int
+    keys: int
+    heads: int
+    groups: int
+    width: int
+    causal: bool
+    scale: float
+    spans: tuple[Span, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def backward(self) -> bool:
+        """Whether it computes gradients."""
+        return len(self.results) > 1
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Ids of the buffers whose content it needs, each once."""
+        statistics = (self.statistics,) if self.backward and self.statistics is not None else ()
+        return tuple(dict.fromkeys((*(heads.buffer for heads in self.operands), *statistics)))
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Ids of the buffers that it changes, each once."""
+        statistics = (self.statistics,) if not self.backward and self.statistics is not None else ()
+        return tuple(dict.fromkeys((*(heads.buffer for heads in self.results if heads is not None), *statistics)))
+
+    def size_of(self, operand: int) -> tuple[int, int, int, int]:
+        """Examples, positions, heads and width of an operand, by its number; a result has those of the operand whose
+        gradient it is, the result of the forward those of q."""
+        if operand in (1, 2):
+            return self.examples, self.keys, self.groups, self.width
+        return self.examples, self.queries, self.heads, self.width
+
+
+@dataclass(frozen=True)
 class Copy:
     """Copies bytes of one buffer to another of the same size (a state update whose value already lies elsewhere)."""
 
@@ -200,7 +263,7 @@ class Loop:
         return tuple(node for step in self.steps for node in step.nodes)
 
 
-Step = Launch | Product | Copy | Loop
+Step = Launch | Product | Attention | Copy | Loop
 
 
 @dataclass(frozen=True)

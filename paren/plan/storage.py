@@ -6,10 +6,13 @@ Does not decide which stored nodes share a kernel: `paren.plan.fuse` does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from paren.ir.graph import Graph, Node
 from paren.ir.types import DType
+from paren.plan.attention import AttentionCall, find_calls, is_attention, layout_of
+from paren.plan.joining import VIEWS
 from paren.plan.product import Shape, View, contiguous, product_of, reshape_view
 from paren.text.errors import InternalError
 
@@ -65,8 +68,9 @@ class Storage:
     """The decisions. Keys are node numbers.
 
     `rounds_operands`: as in `paren.plan.traits.Traits`. `stored`: nodes with a buffer of their own that kernels,
-    products or scatters fill. `aliases`: outputs that are a state slot added to in place. `products` and `scatters` by
-    the number of their node.
+    products, scatters or attention fill. `aliases`: outputs that are a state slot added to in place. `products`,
+    `scatters` and `attentions` by the number of their node, a step of attention by each of its nodes, with the `views`
+    of its operands and results by their numbers.
     """
 
     graph: Graph
@@ -75,6 +79,8 @@ class Storage:
     users: dict[int, list[Node]] = field(default_factory=dict)
     products: dict[int, ProductCall] = field(default_factory=dict)
     scatters: dict[int, ScatterCall] = field(default_factory=dict)
+    attentions: dict[int, AttentionCall] = field(default_factory=dict)
+    views: dict[int, View] = field(default_factory=dict)
     aliases: dict[str, Node] = field(default_factory=dict)
     uses: dict[int, Use] = field(default_factory=dict)  # of the nodes that are computed inside their users
     whole: set[int] = field(default_factory=set)  # nodes that are read from memory, never computed inside their users
@@ -119,10 +125,14 @@ def decide_storage(graph: Graph, forced: Iterable[int] = (), rounds_operands: bo
     for call in storage.products.values():
         if call.slot is None:
             storage.stored[call.result.number] = call.result
+    for attention in find_calls(graph):
+        _place_attention(storage, attention, outputs)
     bases: set[int] = set()
     for node in reversed(graph.nodes):
         if is_product(node):
             bases |= {n.number for n in _operand_bases(storage, node, must) if n.op.name != "input"}
+        elif is_attention(node):
+            bases |= {n.number for n in _attended(storage, node, must) if n.op.name != "input"}
     must |= bases
     for node in graph.nodes:
         if node.op.name == "input" or node.number in storage.hidden:
@@ -194,10 +204,10 @@ def _possible_results(storage: Storage, node: Node, outputs: set[int]) -> list[N
     return [made for made in reversed(chain) if made is node or made.op.name != "reshape"]
 
 
-def _result_view(node: Node, result: Node) -> View | None:
-    """The contraction's own dimensions as strides in the buffer of `result`, which is made of it by transposes,
-    reshapes and roundings, if by anything; None where the strides are not regular."""
-    view: View | None = View(result, contiguous(result.shape), 0)
+def _result_view(node: Node, result: Node, view: View | None = None) -> View | None:
+    """The node's own dimensions as strides in the buffer of `result`, which is made of it by transposes, reshapes and
+    roundings, if by anything; None where the strides are not regular. `view`: where `result` lies, if not alone."""
+    view = view if view is not None else View(result, contiguous(result.shape), 0)
     current = result
     while current is not node and view is not None:
         source = current.args[0]
@@ -208,7 +218,7 @@ def _result_view(node: Node, result: Node) -> View | None:
             placed = [0] * len(axes)
             for position, axis in enumerate(axes):
                 placed[axis] = view.strides[position]
-            view = View(result, tuple(placed), 0)
+            view = replace(view, strides=tuple(placed))
         current = source
     return view
 
@@ -238,6 +248,66 @@ def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
             storage.products[node.number] = ProductCall(node, shape, left, right, call.result, call.slot)
             return [a.base, b.base]
     raise InternalError("storage", f"{node!r} has no product from contiguous operands")
+
+
+def _place_attention(storage: Storage, call: AttentionCall, outputs: set[int]) -> None:
+    """Finds where the results go: each to a buffer of its own, or all gradients to that of the value they are in."""
+    joined = _joined(storage, call, outputs) if call.backward else None
+    if joined is not None:
+        views, chains = joined
+        call = replace(call, joined=views[0].base)
+        storage.stored[views[0].base.number] = views[0].base
+        storage.attentions[views[0].base.number] = call
+        storage.hidden |= chains
+        results = [node for node in call.results if node is not None]
+        storage.views |= {node.number: view for node, view in zip(results, views, strict=True)}
+    for node in call.members:
+        storage.attentions[node.number] = call
+        if joined is None:
+            storage.stored[node.number] = node
+            storage.views[node.number] = View(node, contiguous(node.shape), 0)
+
+
+def _joined(storage: Storage, call: AttentionCall, outputs: set[int]) -> tuple[list[View], set[int]] | None:
+    """Where the gradients of a step lie in a `concat` of nothing else, and the numbers of the nodes that vanish."""
+    views, hidden = [], set()
+    whole: Node | None = None
+    for number, member in enumerate(call.results):
+        if member is None:
+            return None
+        chain = [member]
+        while len(storage.users[chain[-1].number]) == 1 and chain[-1].number not in outputs:
+            (user,) = storage.users[chain[-1].number]
+            if user.op.name not in VIEWS:
+                break
+            chain.append(user)
+        users = storage.users[chain[-1].number]
+        if len(users) != 1 or chain[-1].number in outputs or users[0].op.name != "concat":
+            return None
+        if users[0] is not (whole or users[0]) or len(users[0].args) != len(call.results):
+            return None
+        whole = users[0]
+        axis = cast(int, whole.attrs["axis"])
+        strides = contiguous(whole.shape)
+        begin = sum(arg.shape[axis] for arg in whole.args[: whole.args.index(chain[-1])])
+        view = _result_view(member, chain[-1], View(whole, strides, begin * strides[axis]))
+        if view is None or layout_of(view, member.shape, number) is None:
+            return None
+        views.append(view)
+        hidden |= {node.number for node in chain}
+    return views, hidden
+
+
+def _attended(storage: Storage, node: Node, must: set[int]) -> list[Node]:
+    """Chooses views for the operands of a step of attention, and gives the nodes that have to be stored for them."""
+    bases = []
+    for number, operand in enumerate(storage.attentions[node.number].operands):
+        view = view_of(storage, operand, must)
+        if view is None or view.base.dtype is not operand.dtype or layout_of(view, operand.shape, number) is None:
+            view = View(operand, contiguous(operand.shape), 0)
+        storage.views[operand.number] = view
+        bases.append(view.base)
+    return bases
 
 
 # State that is added to in place ------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ CUDA = Traits(
     rounds_operands=False,
     makes_again=False,
     aligns=True,
+    attends=True,
     fill=1 << 16,
     own_memory=True,
     tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),

@@ -20,7 +20,7 @@ from paren.codegen.product import emit_product
 from paren.codegen.product_table import Pointer
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Launch, Loop, Piece, Product
+from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.native import Compiler
@@ -220,6 +220,9 @@ class CpuDevice:
         record[0, :5] = (Kind.KERNEL, loaded.address, units, threads, pointers.ctypes.data)
         record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
         return record, (pointers, *held, table, lanes, *(cells[id] for id in piece.buffers))
+
+    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
+        raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Loop, Product
+from paren.plan.plan import Attention, Loop, Product
 from paren.runtime.array import AnyBytes
 from paren.runtime.cuda.device import open_cuda
 from paren.runtime.cuda.probes import MachineProbes, Probes
@@ -73,6 +73,9 @@ class Device(Protocol):
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         """A product of matrices of these element types. Offsets, strides and leading dimensions count elements."""
+
+    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
+        """A step of attention on the buffers of a plan. Only devices whose traits say that they attend have it."""
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         """Copies `size` bytes."""

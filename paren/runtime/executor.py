@@ -13,7 +13,7 @@ from paren.ir.op import Array
 from paren.ir.types import DType, holds_floats
 from paren.plan.kernel import Kernel
 from paren.plan.memory import launches_of
-from paren.plan.plan import Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.runtime.array import AnyArray, AnyBytes, DeviceArray
 from paren.runtime.device import Device
 from paren.runtime.memory import ALIGNMENT
@@ -156,6 +156,8 @@ class Executable:
                 left, right, result = (self._buffers[matrix.buffer].type.dtype for matrix in (a, b, c))
                 cells = (self._cells[a.buffer], self._cells[b.buffer], self._cells[c.buffer])
                 return self.device.library(step, (left, right, result), *cells)
+            case Attention():
+                return self.device.attend(step, self._cells)
             case Copy(source, target):
                 size = self._buffers[target].type.bytes
                 return self.device.copy(self._cells[source], self._cells[target], size)

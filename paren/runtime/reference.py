@@ -9,10 +9,11 @@ import numpy as np
 from paren.codegen.python import run_kernel
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Launch, Loop, Piece, Product
+from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.matrices import multiply
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.task import Cell, Runs, Task
+from paren.text.errors import InternalError
 
 
 class ReferenceDevice:
@@ -47,6 +48,9 @@ class ReferenceDevice:
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         return Task(lambda: multiply(product, a.values, b.values, c.values))
+
+    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
+        raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from paren.ir.op import Array
+from paren.plan.plan import Attention
+from paren.runtime.cuda.attention import Attentions, CardMemory
 from paren.runtime.cuda.cublas import WORKSPACE, Products
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.native import Library
@@ -75,6 +77,8 @@ class Card:
         self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         workspace, self._workspace = self.allocate(WORKSPACE)
+        device = torch.device("cuda", index)
+        self._attentions = Attentions(device, CardMemory(device))
         self._products = Products(self._stream.cuda_stream, workspace, tf32)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -136,6 +140,18 @@ class Card:
         with self._lock:
             self._enter()
             self._products.multiply(gemm, left, right, result)
+
+    def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
+        with self._lock, torch.cuda.stream(self._stream):
+            self._enter()
+            try:
+                self._attentions.attend(step, addresses)
+            except RuntimeError as error:
+                raise InternalError("cuda", f"{step.nodes[0]}: {error}") from error
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._attentions.notes
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         gc.collect()  # objects of torch that vanish meanwhile would call what a capture does not allow

@@ -10,7 +10,7 @@ import numpy as np
 from paren.codegen.cuda.emit import PRELUDE, emit_kernel
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Launch, Loop, Piece, Product
+from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.array import DeviceArray
 from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.builtin import COPY, COPY_BLOCKS, COPY_THREADS, END
@@ -67,7 +67,7 @@ class CudaDevice:
 
     @property
     def notes(self) -> Sequence[str]:
-        return (*self._notes, *self._kernels.cache.notes, *((self.others,) if self.others else ()))
+        return (*self._notes, *self.driver.notes, *self._kernels.cache.notes, *((self.others,) if self.others else ()))
 
     def available(self) -> Available:
         """What may still be allocated on the card."""
@@ -133,6 +133,15 @@ class CudaDevice:
         a, b, c = addresses
         for gemm in gemms:
             self.driver.multiply(gemm, b + gemm.left.offset, a + gemm.right.offset, c + gemm.result.offset)
+
+    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
+        used = {id: cells[id] for id in (*step.reads, *step.writes)}
+        addresses = _watched(list(used.values()))
+
+        def issue(ended: int) -> None:
+            self.driver.attend(step, dict(zip(used, addresses.tolist(), strict=True)))
+
+        return _work(issue, list(used.values()), any(cells[id].lasting for id in step.writes))
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         addresses = _watched((source, target))

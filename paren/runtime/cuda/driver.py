@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from paren.plan.plan import Attention
 from paren.runtime.array import Transfers
 from paren.runtime.cuda.products import Gemm
 
@@ -17,12 +18,16 @@ class Driver(Transfers, Protocol):
     """A card with one stream, on which everything happens in order. A call that fails is an `InternalError` with its
     name; what fails later is one at `synchronise` or at a transfer.
 
-    `launch`, `copy` and `multiply` return at once. Inside `capture` only these three may be called: they are recorded
-    and not run.
+    `launch`, `copy`, `multiply` and `attend` return at once. Inside `capture` only these four may be called: they are
+    recorded and not run.
     """
 
     card: str  # its name, as "NVIDIA H200"
     architecture: str  # as "sm_90"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What its libraries did less well than they could, in words."""
 
     def allocate(self, size: int) -> tuple[int, object]:
         """The address of `size` bytes (above 0) of zeros on 256 bytes, and what keeps them alive. Raises
@@ -42,6 +47,9 @@ class Driver(Transfers, Protocol):
 
     def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:
         """One call of the library for products; the addresses are those of the first matrices."""
+
+    def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
+        """A step of attention whose buffers lie at these addresses, by their ids."""
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         """What `issue` starts as one graph: each call of the result runs it all, and returns at once."""

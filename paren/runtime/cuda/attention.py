@@ -1,0 +1,133 @@
+"""Steps of attention by the libraries in torch, cuDNN and FlashAttention, on the stream that is torch's current one.
+
+Results are taken from where the library put them to where the plan wants them. All of this may be captured in a graph,
+once it ran outside of one: the libraries load and choose their kernels at the first call of each shape.
+
+The backward is FlashAttention's, whose sums can be asked to come in a fixed order; cuDNN's as torch calls it adds
+gradients of queries in whatever order blocks end, so that two runs would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paren.plan.plan import Attention, Heads
+
+_WIDEST = 128  # elements of a head that cuDNN takes on every card
+
+Size = tuple[int, int, int, int]
+
+
+class Memory(Protocol):
+    """The tensor on memory at an address: of bfloat16 or float32, with strides in elements."""
+
+    def __call__(
+        self, address: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Tensor: ...
+
+
+class Attentions:
+    """Attention on the device whose memory `memory` gives. `notes`: what went less well than it could, in words."""
+
+    def __init__(self, device: torch.device, memory: Memory) -> None:
+        self.notes: list[str] = []
+        self._memory = memory
+        self._random = torch.zeros(2, dtype=torch.uint64, device=device)  # read by nothing without dropout
+        self._refused: set[tuple[object, ...]] = set()  # shapes that cuDNN does not compute
+
+    def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
+        """Starts a step whose buffers lie at these addresses."""
+        operands = [self._heads(heads, step.size_of(number), addresses) for number, heads in enumerate(step.operands)]
+        with torch.no_grad():
+            made = self._backward(step, operands, addresses) if step.backward else self._forward(step, operands)
+            for number, (value, heads) in enumerate(zip(made, step.results, strict=False)):
+                if heads is not None:
+                    self._heads(heads, step.size_of(number), addresses).copy_(value)
+            if step.statistics is not None and not step.backward:
+                self._statistics(step, addresses).copy_(made[1].reshape(step.examples, step.heads, step.queries))
+
+    def _forward(self, step: Attention, operands: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The result and the statistics."""
+        q, k, v = operands
+        shape = tuple((each.shape, each.stride()) for each in operands)
+        if step.width <= _WIDEST and step.keys > 1 and shape not in self._refused:
+            try:
+                found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                    q, k, v, None, step.statistics is not None, 0.0, step.causal, False, scale=step.scale
+                )
+                return found[0], found[1]
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as refusal:
+                self._refused.add(shape)
+                self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {str(refusal).splitlines()[0]}")
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, step.causal, False, scale=step.scale)
+        return found[0], found[1]
+
+    def _backward(self, step: Attention, operands: list[Tensor], addresses: Mapping[int, int]) -> tuple[Tensor, ...]:
+        """The gradients of q, k and v."""
+        q, k, v, result, g = operands
+        with _in_fixed_order():
+            gradients = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                g, q, k, v, result, self._statistics(step, addresses), None, None, step.queries, step.keys,
+                0.0, step.causal, self._random, self._random, scale=step.scale,
+            )  # fmt: skip
+        return tuple(gradients)
+
+    def _heads(self, heads: Heads, size: Size, addresses: Mapping[int, int]) -> Tensor:
+        """[examples heads positions width], as these functions take it."""
+        examples, positions, count, width = size
+        example, position, head = heads.strides
+        place = addresses[heads.buffer] + torch.bfloat16.itemsize * heads.offset
+        shape, strides = (examples, count, positions, width), (example, head, position, 1)
+        return self._memory(place, torch.bfloat16, shape, strides)
+
+    def _statistics(self, step: Attention, addresses: Mapping[int, int]) -> Tensor:
+        assert step.statistics is not None
+        shape = (step.examples, step.heads, step.queries)
+        return self._memory(
+            addresses[step.statistics], torch.float32, shape, (step.heads * step.queries, step.queries, 1)
+        )
+
+
+class CardMemory:
+    """Memory of a card, which torch takes by an object that says where it lies."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self, address: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+        size = dtype.itemsize
+        # There is no code for bfloat16: it is taken as integers of its size.
+        place = _Place(address, f"<i{size}", shape, tuple(size * stride for stride in strides))
+        return torch.as_tensor(place, device=self._device).view(dtype)
+
+
+class _Place:
+    def __init__(self, address: int, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "typestr": kind,
+            "shape": shape,
+            "strides": strides,
+            "version": 2,
+        }
+
+
+@contextmanager
+def _in_fixed_order() -> Iterator[None]:
+    """Functions of torch take their deterministic variants, without filling memory that they will write anyway."""
+    settings = torch.utils.deterministic
+    mode, fills = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory  # type: ignore[attr-defined]
+    settings.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.set_deterministic_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        settings.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
