@@ -154,12 +154,12 @@ def exp(w: Float, x: str) -> str:
     """e^x = 2^n e^r with |r| <= ln 2 / 2; 2^n in two factors, so that denormals and overflow come out by themselves."""
     x = w.when(x, "ogt", real(89.0), real(89.0), x)
     x = w.when(x, "olt", real(-104.0), real(-104.0), x)
-    p, whole = _exp_fraction(w, x)
+    p, whole = exp_fraction(w, x)
     half = w.int("ashr", whole, 1)
     return w.mul(w.mul(p, w.power_of_two(half)), w.power_of_two(w.int("sub", whole, half)))
 
 
-def _exp_fraction(w: Float, x: str) -> tuple[str, str]:
+def exp_fraction(w: Float, x: str) -> tuple[str, str]:
     """e^x = p 2^n: p and the integer n."""
     n, whole = w.nearest(w.mul(x, LOG2_E))
     r = w.fma(n, real(-LN2_LOW), w.fma(n, real(-LN2_HIGH), x))
@@ -232,7 +232,7 @@ def erf(w: Float, x: str) -> str:
     t = w.abs(x)
     near = w.fma(x, w.polynomial(w.mul(x, x), ERF_NEAR), x)
     bounded = w.when(t, "ogt", real(4.0), real(4.0), t)
-    power, exponent = _exp_fraction(w, w.mul(w.neg(bounded), w.polynomial(bounded, ERF_FAR)))
+    power, exponent = exp_fraction(w, w.mul(w.neg(bounded), w.polynomial(bounded, ERF_FAR)))
     far = w.copysign(w.fma(power, w.neg(w.power_of_two(exponent)), real(1.0)), x)
     return w.when(t, "olt", real(0.90625), near, far)
 

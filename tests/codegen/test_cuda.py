@@ -30,11 +30,12 @@ from test_operations import BINARY, SIZE, cases, operands
 
 from paren.codegen.cuda.emit import emit_kernel
 from paren.codegen.cuda.mapping import map_kernel
+from paren.codegen.cuda.one_hot import choose_elements
 from paren.codegen.cuda.spelling import spell
 from paren.codegen.python import run_kernel
 from paren.ir.op import OPS, Array
 from paren.ir.types import DType, TensorType
-from paren.plan.kernel import Kernel, Parameter
+from paren.plan.kernel import Kernel, Parameter, Reduce
 from paren.runtime.cpu import CpuDevice
 from paren.text.errors import InternalError
 
@@ -267,6 +268,66 @@ def test_matrices_side_by_side(width: int) -> None:
     run_emulated(Case(joined(9, width), [*parts, got]))
     np.testing.assert_array_equal(got, np.concatenate(parts, axis=1))
     assert map_kernel(joined(9, width), False).width == {64: 8, 12: 4, 7: 1}[width]
+
+
+def loss(rows: int, words: int, padded: int) -> Kernel:
+    """Logits of bfloat16 [rows padded] and targets to the loss of each row and the gradient of the logits, over the
+    first `words` columns."""
+    shape = (rows, padded)
+    body = Body()
+    body.stage()
+    target = body.load(access(1, [rows], 0), DType.INT32)
+    body.stage(1)
+    greatest = body.reduce("max", body.compute("cast", body.load(access(0, shape, 0, 1), HALF), dtype=F32))
+    body.stage(1)
+    moved = body.compute("sub", body.compute("cast", body.load(access(0, shape, 0, 1), HALF), dtype=F32), greatest)
+    total = body.reduce("sum", body.compute("exp", moved))
+    body.stage()
+    logarithm = body.compute("log", total)
+    body.stage(1)
+    here = body.compute("eq", body.index(axis((1, 1))), target, dtype=DType.BOOL)
+    moved = body.compute("sub", body.compute("cast", body.load(access(0, shape, 0, 1), HALF), dtype=F32), greatest)
+    zero = body.constant(0.0)
+    chosen = body.compute("where", here, body.compute("sub", moved, logarithm), zero, dtype=F32)
+    lost = body.reduce("sum", body.compute("neg", chosen))
+    share = body.compute("div", body.compute("exp", moved), total)
+    one = body.compute("where", here, body.constant(1.0), zero, dtype=F32)
+    body.store(access(2, shape, 0, 1), body.compute("cast", body.compute("sub", share, one), dtype=HALF))
+    body.stage()
+    body.store(access(3, [rows], 0), lost)
+    sizes = [reads(rows * padded, HALF), reads(rows, DType.INT32), writes(rows * padded, HALF), writes(rows)]
+    return body.kernel((rows, words), 1, sizes)
+
+
+@pytest.mark.parametrize("rows", [None, 1, 2])
+@pytest.mark.parametrize(("words", "padded"), [(7, 7), (1000, 1000), (16_501, 16_504), (16_501, 16_501)])
+def test_the_loss_of_tokens(words: int, padded: int, rows: int | None) -> None:
+    """The sum over the words of which one counts is a choice; a target out of range counts nothing."""
+    kernel = loss(3, words, padded)
+    logits = (normal(3, padded) * 3).astype(HALF.numpy)
+    buffers = [logits, np.array([words - 1, 4, words + 3], np.int32), np.zeros_like(logits), np.zeros(3, np.float32)]
+    wanted = [buffer.reshape(-1).copy() for buffer in buffers]
+    run_kernel(kernel, wanted)
+    run_emulated(Case(kernel, buffers, rows))
+    assert buffers[3][2] == 0
+    np.testing.assert_allclose(buffers[3], wanted[3], rtol=1e-6)
+    np.testing.assert_allclose(buffers[2].reshape(-1).astype(np.float32), wanted[2].astype(np.float32), rtol=1e-2)
+    sums = [r for stage in choose_elements(kernel).stages for r in stage.body if isinstance(r, Reduce)]
+    assert [reduce.kind for reduce in sums] == ["max", "sum"]
+
+
+def test_rows_that_do_not_lie_on_16_bytes() -> None:
+    """A range of rows may begin anywhere: what moves 16 bytes at once looks where it is."""
+    x = normal(3, 768)
+    wanted = np.empty_like(x)
+    run_emulated(Case(softmax(3, 768), [x, wanted]))
+    emitted = emit_kernel(softmax(3, 768), True)
+    source, result = aligned(np.concatenate([x[0, :1], x.reshape(-1)])), aligned(np.zeros(x.size + 1, np.float32))
+    compile_kernels([emitted]).launch(
+        emitted.name, emitted.blocks(3), emitted.threads, emitted.shared, 0, 0, 3,
+        [source.ctypes.data + 4, result.ctypes.data + 4],
+    )  # fmt: skip
+    np.testing.assert_allclose(result[1:].reshape(3, 768), wanted, rtol=1e-6)
 
 
 def test_large_kernels_count_in_64_bits() -> None:

@@ -47,6 +47,9 @@ static inline unsigned emulated_half(float x) {
 }
 static inline unsigned paren_pair(float low, float high) { return emulated_half(high) << 16 | emulated_half(low); }
 
+static inline float paren_lesser(float a, float b) { return a != a || a < b ? a : b; }
+static inline float paren_greater(float a, float b) { return a != a || a > b ? a : b; }
+
 // Fibers ---------------------------------------------------------------------------------------------------------------
 
 static const int EMULATED_MOST = 1024, EMULATED_STACK = 1 << 16, EMULATED_WARP = 32;

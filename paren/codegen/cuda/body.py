@@ -78,7 +78,7 @@ class Body(Statements):
         self.lines.append(f"for ({index} j = {first}; j < {count(self.kernel, stage)}; j += {mapping.group}) {{")
         self.lines += decomposed(index, "j", self._stage_axes(stage))
         for statement in stage.body:
-            self.statement(statement, in_loop=True)
+            self.statement(statement)
         self.flush()
         self.lines.append("}")
         self._finish([combine_lanes(mapping, r.result, r.kind, self.values[r.value].dtype) for r in reduces])
@@ -87,7 +87,7 @@ class Body(Statements):
 
     def _strips(self, stage: Stage) -> None:
         """The first skeleton: the lanes of a group's threads are the iterations."""
-        mapping, index = self.mapping, self.mapping.index
+        mapping = self.mapping
         strip = strips(mapping, stage)
         self._order(stage)
         reduces = [s for s in stage.body if isinstance(s, Reduce)]
@@ -95,27 +95,38 @@ class Body(Statements):
             self._start(reduce, 0)
         held = strip.held > 0
         self.lanes = self._strip_lanes(stage, strip)
-        outside = self.lines
-        if not held:
-            self.before, self.lines = outside, []
-        first = f"thread * {strip.width}" if strip.width > 1 else "thread"
         if held:
             for statement in stage.body:
-                self.statement(statement, in_loop=False)
+                self.statement(statement)
             self.flush()
         else:
-            for statement in stage.body:
-                self.statement(statement, in_loop=True)
-            self.flush()
-            stride = mapping.group * strip.width
-            outside.append(f"for ({index} start = {first}; start < {strip.count}; start += {stride}) {{")
-            outside.extend(self.lines)
-            outside.append("}")
-            self.lines, self.before = outside, None
+            even = strip.count // strip.width * strip.width
+            self._loop(stage, "0", even, strip.width)
+            if even < strip.count:
+                self.lanes = self._strip_lanes(stage, Strips(strip.count, 1, 0))
+                self._loop(stage, str(even), strip.count, 1)
         self.lanes = Lanes(1, 1, ())
         self._finish([combine_rows(mapping, r.result, r.kind, self.values[r.value].dtype) for r in reduces])
         for reduce in reduces:
             self._result(reduce, 0)
+
+    def _loop(self, stage: Stage, first: str, end: int, width: int) -> None:
+        """A loop of the first skeleton over iterations up to `end`. What does not vary stands before it, once."""
+        outside, self.lines = self.lines, []
+        self.before = outside
+        for statement in stage.body:
+            if isinstance(statement, Store | Accumulate) or not self._is_there(statement.result):
+                self.statement(statement)
+        self.flush()
+        start = f"{first} + thread * {width}" if first != "0" else f"thread * {width}"
+        stride = self.mapping.group * width
+        outside.append(f"for ({self.mapping.index} start = {start}; start < {end}; start += {stride}) {{")
+        outside.extend(self.lines)
+        outside.append("}")
+        self.lines, self.before = outside, None
+
+    def _is_there(self, value: int) -> bool:
+        return value in self.values and not self.values[value].varying
 
     def _strip_lanes(self, stage: Stage, strip: Strips) -> Lanes:
         index, width, stride = self.mapping.index, strip.width, self.mapping.group * strip.width
@@ -198,4 +209,4 @@ class Body(Statements):
                 self._barrier()
             self._loaded = self._loaded or isinstance(statement, Accumulate)
             self._stored.add(statement.access.parameter)
-        self.statement(statement, in_loop=False)
+        self.statement(statement)

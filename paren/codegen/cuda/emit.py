@@ -11,10 +11,10 @@ other threads load before or after it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paren.codegen.cuda.body import Body
-from paren.codegen.cuda.mapping import Mapping, map_kernel
+from paren.codegen.cuda.mapping import Mapping, map_kernel, wide_parameters
 from paren.codegen.cuda.places import memory
 from paren.codegen.cuda.prelude import PRELUDE as PRELUDE
 from paren.codegen.cuda.scatter import Scatter
@@ -48,12 +48,23 @@ def emit_kernel(kernel: Kernel, rows: bool = False) -> CudaKernel:
     name = f"k_{digest[:16]}"
     parameters = [f"{memory(parameter.dtype)} *p{i}" for i, parameter in enumerate(kernel.parameters)]
     signature = ", ".join(["const int *stop", "long long first", "long long units", *parameters])
-    body = Scatter(mapping) if mapping.ranges else Body(mapping)
-    body.write()
     lines = [
         f'extern "C" __global__ void __launch_bounds__({mapping.threads}) {name}({signature}) {{',
         "  if (stop && *stop) return;",
-        *(f"  {line}" for line in body.lines),
+        *(f"  {line}" for line in _inside(mapping)),
         "}",
     ]
     return CudaKernel(name, "\n".join(lines) + "\n", mapping.threads, 0, mapping.units, mapping)
+
+
+def _inside(mapping: Mapping) -> list[str]:
+    """The lines of the function. Ranges of rows may begin anywhere, so what moves in wide accesses is looked at."""
+    body = Scatter(mapping) if mapping.ranges else Body(mapping)
+    body.write()
+    wide = wide_parameters(mapping) if mapping.in_order and mapping.lane is None else []
+    if not wide:
+        return body.lines
+    narrow = Body(replace(mapping, narrow=True))
+    narrow.write()
+    places = " | ".join(f"(unsigned long long)p{parameter}" for parameter in wide)
+    return [f"if ((({places}) & 15) == 0) {{", *body.lines, "} else {", *narrow.lines, "}"]

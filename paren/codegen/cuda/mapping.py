@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from paren.codegen.cuda.one_hot import choose_elements
 from paren.codegen.loops import accesses, bounds, choose_lane, may_miss, merge_axes
 from paren.plan.kernel import (
     Access,
@@ -30,6 +31,7 @@ from paren.plan.kernel import (
 WARP = 32
 BLOCK = 256  # threads of a block of independent groups
 MOST = 1024  # threads that a group may have
+LOOPING = 512  # threads of a group that goes through a long row: while it waits for its threads, another works
 HELD = 4  # chunks that a thread keeps in registers from stage to stage
 BUSY = 2 * 132 * 1024  # threads that keep a large card busy
 SHARED = 40 * 1024  # bytes of shared memory that the partial results of a block may take
@@ -43,7 +45,8 @@ RANGES = 8 * 132  # blocks that scatter, at least if there are so many rows to a
 class Mapping:
     """`kernel` has merged axes. `group` threads share a unit, `width` lanes lie side by side (in the first skeleton
     each stage has its own). `in_order` says that units are the kernel's rows one by one. `index` is the C type of
-    places. With `ranges`, units are ranges of the rows that a kernel adds to (`paren.codegen.cuda.scatter`)."""
+    places. With `ranges`, units are ranges of the rows that a kernel adds to (`paren.codegen.cuda.scatter`).
+    `narrow`: lanes do not lie side by side, because parameters may not lie on 16 bytes."""
 
     kernel: Kernel
     lane: int | None
@@ -53,6 +56,7 @@ class Mapping:
     per_block: int
     index: str
     ranges: int = 0
+    narrow: bool = False
 
     @property
     def threads(self) -> int:
@@ -73,7 +77,8 @@ class Mapping:
 @dataclass(frozen=True)
 class Strips:
     """How a group runs a stage of `count` iterations in the first skeleton: `width` lanes side by side, `held` times a
-    group's width at once; `held` 0 is a loop."""
+    group's width at once; `held` 0 is a loop, which is followed by one without neighbours for what is left of `count`
+    divided by `width`."""
 
     count: int
     width: int
@@ -86,7 +91,7 @@ class Strips:
 
 def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
     """How a kernel is spread; with `in_order`, ranges of its rows can run alone, at any alignment."""
-    merged = merge_axes(kernel)
+    merged = merge_axes(choose_elements(kernel))
     lane = choose_lane(merged)
     found = scattering(merged)
     if found is not None and merged.rows and not in_order:
@@ -160,30 +165,42 @@ def _scatter(kernel: Kernel, lane: int, found: tuple[Stage, Accumulate, Index]) 
 
 
 def _rows(kernel: Kernel, in_order: bool) -> Mapping:
-    chunks = max(
-        (-(-s.count // s.width) for s in (_strips(kernel, stage, in_order) for stage in kernel.stages)), default=1
-    )
+    chunks = max((-(-s.count // s.width) for s in (_strips(kernel, stage) for stage in kernel.stages)), default=1)
     rows = prod(kernel.axes[: kernel.rows])
     group = _power(chunks)
     if group > WARP:
         held = 1 if rows * WARP < BUSY else HELD
-        group = max(WARP, min(MOST, -(-chunks // (held * WARP)) * WARP))
+        most = MOST if rows * LOOPING < BUSY else LOOPING
+        group = max(WARP, min(most, -(-chunks // (held * WARP)) * WARP))
     per_block = 1 if group > WARP else max(1, BLOCK // group)
     return Mapping(kernel, None, in_order, 1, group, per_block, _index(kernel))
 
 
 def strips(mapping: Mapping, stage: Stage) -> Strips:
     """How the mapping's groups run a stage with axes, in the first skeleton."""
-    found = _strips(mapping.kernel, stage, mapping.in_order)
+    found = Strips(count(mapping.kernel, stage), 1, 0) if mapping.narrow else _strips(mapping.kernel, stage)
     turns = -(-found.count // (found.width * mapping.group))
-    return Strips(found.count, found.width, turns if turns * found.width <= HELD * WIDE else 0)
+    held = turns * found.width <= HELD * WIDE and found.count % found.width == 0
+    return Strips(found.count, found.width, turns if held else 0)
 
 
-def _strips(kernel: Kernel, stage: Stage, in_order: bool) -> Strips:
+def _strips(kernel: Kernel, stage: Stage) -> Strips:
     """All stages over the same axes have the same lanes, so that what one loads serves another."""
     alike = [other for other in kernel.stages if other.axes == stage.axes]
-    width = 1 if in_order or not stage.axes else _width(kernel, alike, stage.axes[-1])
-    return Strips(count(kernel, stage), width, 0)
+    total = count(kernel, stage)
+    ragged = len(stage.axes) == 1 and total > LOOPING * HELD * WIDE
+    return Strips(total, _width(kernel, alike, stage.axes[-1], ragged) if stage.axes else 1, 0)
+
+
+def wide_parameters(mapping: Mapping) -> list[int]:
+    """The parameters whose elements move in wide accesses in the first skeleton."""
+    found = set()
+    for stage in mapping.kernel.stages:
+        width = strips(mapping, stage).width
+        if width > 1:
+            found |= {access.parameter for access in accesses(stage)
+                      if moves_side_by_side(mapping.kernel, access, stage.axes[-1], width)}  # fmt: skip
+    return sorted(found)
 
 
 def count(kernel: Kernel, stage: Stage) -> int:
@@ -199,9 +216,9 @@ def _lane_width(kernel: Kernel, lane: int) -> int:
     return _width(kernel, kernel.stages, lane)
 
 
-def _width(kernel: Kernel, stages: tuple[Stage, ...] | list[Stage], lane: int) -> int:
+def _width(kernel: Kernel, stages: tuple[Stage, ...] | list[Stage], lane: int, ragged: bool = False) -> int:
     """Lanes that move in 16 bytes of the smallest elements that lie side by side along an axis; a power of two that
-    divides the axis."""
+    divides the axis, unless it may be `ragged`."""
     sizes = [
         kernel.parameters[access.parameter].dtype.bytes
         for stage in stages
@@ -209,7 +226,7 @@ def _width(kernel: Kernel, stages: tuple[Stage, ...] | list[Stage], lane: int) -
         if moves_side_by_side(kernel, access, lane, 1)
     ]
     width = min(WIDE, 16 // min(sizes)) if sizes else 1
-    while width > 1 and (kernel.axes[lane] % width or not any(
+    while width > 1 and ((kernel.axes[lane] % width and not ragged) or not any(
         moves_side_by_side(kernel, access, lane, width) for stage in stages for access in accesses(stage)
     )):  # fmt: skip
         width //= 2

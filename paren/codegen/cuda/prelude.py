@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from paren.codegen import scalar
+from paren.codegen.cuda.functions import definitions
 from paren.codegen.cuda.spelling import spell
 
 # The processor's conversion to bfloat16 rounds to nearest even and keeps subnormals; a NaN becomes the same one
-# whatever its payload. An emulation defines `paren_pair` itself.
+# whatever its payload. An emulation defines these functions itself.
 DEVICE = r"""
 #ifndef PAREN_EMULATION
 static __device__ __forceinline__ unsigned paren_pair(float low, float high) {
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+// The lesser and the greater of two floats; no number if one is none.
+static __device__ __forceinline__ float paren_lesser(float a, float b) {
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+}
+static __device__ __forceinline__ float paren_greater(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
 }
 #define PAREN_ALIGNED(pointer, bytes)
 #endif
@@ -143,10 +154,17 @@ template <typename C> struct paren_most {
     return ((C)a > (C)b) | (a != a) ? a : b;
   }
 };
+template <> struct paren_most<float> {
+  static __device__ __forceinline__ float of(float a, float b) { return paren_greater(a, b); }
+};
 template <typename C> struct paren_least {
   template <typename T> static __device__ __forceinline__ T of(T a, T b) {
     return ((C)a < (C)b) | (a != a) ? a : b;
   }
+};
+
+template <> struct paren_least<float> {
+  static __device__ __forceinline__ float of(float a, float b) { return paren_lesser(a, b); }
 };
 
 template <typename T> struct paren_place { T value; int position; };
@@ -206,6 +224,4 @@ template <typename F, int N, typename T> static __device__ __forceinline__ T par
 }
 """
 
-SCALAR = scalar.definitions({*scalar.UNARY, "pow", "threefry"})
-
-PRELUDE = "\n".join([DEVICE, ACCESS, *map(spell, SCALAR.splitlines()), REDUCTIONS])
+PRELUDE = "\n".join([DEVICE, ACCESS, *map(spell, definitions().splitlines()), REDUCTIONS])

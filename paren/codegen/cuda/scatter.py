@@ -76,7 +76,7 @@ class Scatter(Statements):
             *self._indices(),
         ]
         for statement in _needed(self.scattered, {value}):
-            self.statement(statement, in_loop=True)
+            self.statement(statement)
         chosen = self.values[value]
         self.lines += [
             f"key = {gathered(chosen, self._rows())} - low;",
@@ -131,7 +131,7 @@ class Scatter(Statements):
         ]
         for statement in self.scattered.body:
             if not isinstance(statement, Accumulate):
-                self.statement(statement, in_loop=True)
+                self.statement(statement)
         added = self.values[self.sum.value]
         writer = Writer("n")
         names = ["%total[i]", added.operand]

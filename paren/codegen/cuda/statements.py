@@ -54,7 +54,7 @@ class Statements:
     before: list[str] | None = None  # where statements of the row go while a loop is written
     _loaded: bool = False  # since the last barrier: whether anything was loaded, and what was stored
     _stored: set[int] = field(default_factory=set)
-    known: dict[tuple[object, ...], Value] = field(default_factory=dict)  # loads that later stages need not repeat
+    known: dict[tuple[object, ...], Value] = field(default_factory=dict)  # what later stages need not repeat
 
     def __post_init__(self) -> None:
         self.kernel = self.mapping.kernel
@@ -68,16 +68,19 @@ class Statements:
 
     # Statements ------------------------------------------------------------------------------------------------------
 
-    def statement(self, statement: Statement, in_loop: bool) -> None:
-        """Writes a statement; what is `in_loop` is forgotten after its stage."""
+    def statement(self, statement: Statement) -> None:
+        """Writes a statement."""
         match statement:
             case Constant(result, value, dtype):
                 self.values[result] = Value(literal(value, dtype), dtype, False)
             case AxisIndex(result, index, dtype):
                 varying = self._varies(axis for axis, _ in index.terms)
-                self._define(result, dtype, varying, _from_index(affine(index), dtype))
+                key = ("index", index, dtype, self._axes(varying))
+                if not self._recall(key, result):
+                    self._define(result, dtype, varying, _from_index(affine(index), dtype))
+                    self._keep(key, result)
             case Load():
-                self._load(statement, in_loop)
+                self._load(statement)
             case Compute():
                 self._compute(statement)
             case Reduce(result, kind, value, dtype):
@@ -121,6 +124,10 @@ class Statements:
     def _compute(self, statement: Compute) -> None:
         operands = [self.values[arg] for arg in statement.args]
         varying = any(operand.varying for operand in operands)
+        names = tuple(operand.text for operand in operands)
+        key = (statement.op, names, statement.dtype, statement.attrs, self._axes(varying))
+        if self._recall(key, statement.result):
+            return
         source = None
         if statement.op == "cast" and statement.dtype is DType.BFLOAT16 and operands[0].dtype is not DType.BFLOAT16:
             writer = self._fresh()
@@ -140,6 +147,23 @@ class Statements:
         else:
             self._once(lines)
         self._define(statement.result, statement.dtype, varying, expression, source)
+        self._keep(key, statement.result)
+
+    def _axes(self, varying: bool) -> tuple[int, ...]:
+        """The axes over which lanes are the same lanes."""
+        return self.stage.axes if self.stage is not None and varying and not self.by_lane else ()
+
+    def _recall(self, key: tuple[object, ...], result: int) -> bool:
+        """Whether a value is there already; it then has the name of the result too."""
+        known = self.known.get(key)
+        if known is not None:
+            self.values[result] = known
+        return known is not None
+
+    def _keep(self, key: tuple[object, ...], result: int) -> None:
+        value = self.values[result]
+        if self._lasting() or (not value.varying and not self.by_lane):
+            self.known[key] = value
 
     def _fresh(self) -> Writer:
         """The writer of names that no other statement has."""
@@ -153,8 +177,7 @@ class Statements:
 
     def _key(self, access: Access, dtype: DType, fill: str) -> tuple[object, ...]:
         """What a load is remembered by: equal for loads of one element in every lane."""
-        axes = self.stage.axes if self.stage is not None and self._access_varies(access) and not self.by_lane else ()
-        return (access, dtype, fill, axes)
+        return (access, dtype, fill, self._axes(self._access_varies(access)))
 
     def remembered(self, load: Load) -> Value | None:
         if any(i.value is not None and i.value not in self.values for i in load.access.indices):
@@ -175,7 +198,7 @@ class Statements:
         within = self.stage is not None and bool(self.stage.axes)
         return not within or (not self.by_lane and self.before is None)
 
-    def _load(self, load: Load, in_loop: bool) -> None:
+    def _load(self, load: Load) -> None:
         known = self.remembered(load)
         if known is not None:
             self.values[load.result] = known
@@ -188,9 +211,8 @@ class Statements:
             self._load_wide(load)
         else:
             self._define(load.result, dtype, True, self._element(access, dtype, load.fill, self.lanes.masked))
-        written = self.kernel.parameters[access.parameter].writes
-        if not written and (self._lasting() or (not varying and not self.by_lane)):
-            self.known[self._key(access, dtype, repr(load.fill))] = self.values[load.result]
+        if not self.kernel.parameters[access.parameter].writes:
+            self._keep(self._key(access, dtype, repr(load.fill)), load.result)
 
     def _element(self, access: Access, dtype: DType, fill: float | int | bool, masked: bool) -> str:
         element = loaded(access.parameter, address(self.kernel, access, self.values), dtype)
