@@ -1,4 +1,4 @@
-"""The limits of the machine, measured through the device itself in about a quarter of a second, and remembered.
+"""The limits of the machine, measured through the device itself and remembered: a quarter of a second, on a card one.
 
 A busy machine gives lower figures: `measure_limits` takes the best of some repetitions, and what is remembered is the
 best of all measurements.
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,11 +26,26 @@ from paren.runtime.task import Cell, Task
 FILE = "limits.json"
 FORMAT = 2
 REPETITIONS = 16  # short ones: on a busy machine some of them are not interrupted
-FAR = 1 << 24  # elements of float32 of each buffer of the copy: 64 MiB, beyond the caches
-NEAR = 512  # elements of the kernel that computes: so few that it stays on one thread, whatever else the others do
-CHAIN = 64  # instructions for each of its elements
 STARTS = 256  # launches in one sequence
-SHAPE = (512, 1024, 512)  # rows, columns and inner size of the product: some milliseconds, at nearly the best rate
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured with. `far`: elements of float32 of each buffer of the copy, beyond the caches; `near`: elements
+    of the kernel that computes, and `chain` the instructions for each of them; `shape`: rows, columns and inner size of
+    the product, some milliseconds at nearly the best rate. `repeats`: how often the copy and the kernel run in one
+    sequence, so that its start does not count."""
+
+    far: int
+    near: int
+    chain: int
+    shape: tuple[int, int, int]
+    repeats: tuple[int, int]
+
+
+# On the CPU so few elements that they stay on one thread, whatever else the others do.
+SMALL = Sizes(far=1 << 24, near=512, chain=64, shape=(512, 1024, 512), repeats=(1, STARTS))
+LARGE = Sizes(far=1 << 26, near=1 << 22, chain=512, shape=(8192, 8192, 8192), repeats=(8, 8))  # for a card
 
 
 def limits_of(device: Device, cache: Path, *, again: bool = False) -> Limits:
@@ -61,23 +76,26 @@ def read_limits(device: Device, cache: Path) -> Limits | None:
 
 
 def measure_limits(device: Device) -> Limits:
-    """Measures everything; needs 128 MiB of memory for a moment."""
-    copy, chain, tiny = _map(FAR, 0), _map(NEAR, CHAIN), _map(1, 0)
+    """Measures everything; needs 128 MiB of memory for a moment, on a card about 1 GiB."""
+    sizes = LARGE if device.own_memory else SMALL
+    copies, kernels = sizes.repeats
+    copy, chain, tiny = _map(sizes.far, 0), _map(sizes.near, sizes.chain), _map(1, 0)
     device.load([copy, chain, tiny])
-    far = [device.launch(copy, _cells(device, FAR, FAR))]
-    near = [device.launch(chain, _cells(device, NEAR, NEAR))] * STARTS
+    far = [device.launch(copy, _cells(device, sizes.far, sizes.far))] * copies
+    near = [device.launch(chain, _cells(device, sizes.near, sizes.near))] * kernels
     starts = [device.launch(tiny, _cells(device, 1, 1))] * STARTS
+    shape = sizes.shape
     return Limits(
-        traffic=2 * 4 * FAR / _least(device, far),
-        products={dtype.value: _product_rate(device, dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16)},
-        instructions=device.threads * STARTS * CHAIN * NEAR / _least(device, near),
+        traffic=copies * 2 * 4 * sizes.far / _least(device, far),
+        products={dtype.value: _product_rate(device, shape, dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16)},
+        instructions=device.threads * kernels * sizes.chain * sizes.near / _least(device, near),
         start=_least(device, starts) / STARTS,
     )
 
 
-def _product_rate(device: Device, dtype: DType) -> float:
+def _product_rate(device: Device, shape: tuple[int, int, int], dtype: DType) -> float:
     """Operations a second of a product whose operands and result are of a type."""
-    m, n, k = SHAPE
+    m, n, k = shape
     rounded = dtype is DType.BFLOAT16
     product = Product(_matrix(k), _matrix(n), _matrix(n), m, n, k, (), False, (), (), rounded)
     cells = _cells(device, m * k, k * n, m * n, dtype=dtype)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from defined_kernels import defined_device
 
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
 from paren.runtime import limits
 from paren.runtime.cpu import CpuDevice
+from paren.runtime.device import Device
 from paren.runtime.limits import FILE, limits_of, measure_limits, read_limits
 
 DEVICE = CpuDevice(1)
@@ -21,12 +24,14 @@ SOME = Limits(1e10, {"float32": 1e11}, 1e11, 1e-8)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that measure in no time; the figures mean nothing then."""
-    monkeypatch.setattr(limits, "FAR", 4096)
-    monkeypatch.setattr(limits, "SHAPE", (32, 48, 16))
+    for name in ("SMALL", "LARGE"):
+        sizes = getattr(limits, name)
+        monkeypatch.setattr(limits, name, replace(sizes, far=4096, near=min(sizes.near, 1024), shape=(32, 48, 16)))
 
 
-def test_everything_is_measured() -> None:
-    found = measure_limits(DEVICE)
+@pytest.mark.parametrize("device", [DEVICE, defined_device()[0]], ids=["cpu", "cuda"])
+def test_everything_is_measured(device: Device) -> None:
+    found = measure_limits(device)
     assert min(found.traffic, found.instructions, found.start, *found.products.values()) > 0
     assert set(found.products) == {"float32", "bfloat16"}
 
