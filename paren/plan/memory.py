@@ -275,8 +275,9 @@ def _aligned(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
-def busiest_step(plan: Plan) -> int:
-    """The step at which most bytes of the arena are alive; 0 for a plan without steps."""
+def busiest_step(plan: Plan, among: Collection[int] | None = None) -> int:
+    """The step of a placed plan, one of those `among` if they are given, at which most bytes of the arena are alive; 0
+    for a plan without steps."""
     changes = [0] * (len(plan.steps) + 2)  # of the bytes alive from one step to the next
     counted: dict[int, int] = {}  # offset -> last step counted: a chain's buffers share one place, and meet in a step
     for buffer in sorted(plan.buffers, key=lambda each: each.first):
@@ -288,7 +289,15 @@ def busiest_step(plan: Plan) -> int:
                 changes[last + 1] -= buffer.type.bytes
             counted[buffer.offset] = last
     live = list(accumulate(changes))
-    return max(range(len(plan.steps)), key=lambda i: live[i], default=0)
+    return max(range(len(plan.steps)) if among is None else among, key=lambda i: live[i], default=0)
+
+
+def top_steps(plan: Plan) -> list[int]:
+    """The steps of a placed plan while which a buffer is alive that reaches the end of the arena."""
+    arena = [buffer for buffer in plan.buffers if buffer.place is Place.ARENA]
+    end = max((buffer.offset + buffer.type.bytes for buffer in arena), default=0)
+    top = [buffer for buffer in arena if buffer.offset + buffer.type.bytes == end]
+    return sorted({step for each in top for step in range(each.first, min(each.last, len(plan.steps) - 1) + 1)})
 
 
 def kernels_of(plan: Plan) -> dict[str, Kernel]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from paren.plan.cost import step_cost
 from paren.plan.decision import Decision, Pattern
-from paren.plan.memory import NOTHING_HELD, Held, place
+from paren.plan.memory import NOTHING_HELD, Held, busiest_step, place, top_steps
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
 from paren.plan.traits import CPU, Prices
@@ -64,27 +64,30 @@ def fit(
 ) -> Plan:
     """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
     bytes, or until there is nothing left that helps. `written_slots` and `held` as for `place`."""
-    start = placed = place(plan, written_slots, held).arena_bytes
-    best = plan
-    seconds = 0.0
+    now = place(plan, written_slots, held)
+    start, best = now.arena_bytes, plan
+    seconds, more = 0.0, 1
     for _ in range(ROUNDS):
-        if placed <= budget:
+        excess = now.arena_bytes - budget
+        if excess <= 0:
             break
-        uses = uses_of(best)
-        busiest = _busiest(best, uses)
+        uses, busiest = uses_of(best), busiest_step(now, top_steps(now))
         candidates = _candidates(best, uses, kept, prices)
         found = [c for c in candidates if uses.touching[c.again.value][0] < busiest < c.again.before]
-        chosen = _compatible(found, placed - budget)
+        chosen = _compatible(found, more * excess)
         changed = _apply(best, chosen)
-        arena = place(changed, written_slots, held).arena_bytes
-        if arena >= placed:
+        after = place(changed, written_slots, held)
+        if after.arena_bytes < now.arena_bytes:
+            seconds += sum(candidate.seconds for candidate in chosen)
+            best, now = changed, after
+        elif more * excess < sum(candidate.bytes for candidate in found):
+            more *= 4  # as much as is missing may not be enough: another peak may take its place
+        else:
             break
-        seconds += sum(candidate.seconds for candidate in chosen)
-        best, placed = changed, arena
     if best is plan:
         return plan
     reason = f"{len(best.steps) - len(plan.steps)} {TO_FIT}, about {1e3 * seconds:.3g} ms a call"
-    return _decided(best, reason, start - placed)
+    return _decided(best, reason, start - now.arena_bytes)
 
 
 def _apply(plan: Plan, chosen: Sequence[Candidate]) -> Plan:
@@ -136,16 +139,3 @@ def _compatible(found: Iterable[Candidate], excess: int) -> list[Candidate]:
         needed |= reads
         excess -= candidate.bytes
     return chosen
-
-
-def _busiest(plan: Plan, uses: Uses) -> int:
-    """The step at which most bytes of the arena are alive."""
-    live = [0] * (len(plan.steps) + 1)
-    outputs = set(plan.outputs.values())
-    for id, touching in uses.touching.items():
-        if uses.buffers[id].place is Place.ARENA:
-            live[touching[0]] += uses.buffers[id].type.bytes
-            if id not in outputs:
-                live[touching[-1] + 1] -= uses.buffers[id].type.bytes
-    totals = list(accumulate(live))
-    return max(range(len(plan.steps)), key=lambda step: totals[step])

@@ -16,7 +16,7 @@ from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
-from paren.plan.memory import busiest_step
+from paren.plan.memory import busiest_step, top_steps
 from paren.plan.plan import Buffer, Copy, Place, Plan
 from paren.text.source import Source, Span
 from paren.train.read_run import read_annotations, read_metrics
@@ -178,3 +178,14 @@ def test_bytes_that_two_buffers_share_are_counted_once() -> None:
     buffers = (buffer(0, 64, 0, 1, 0), buffer(1, 64, 1, 3, 0), buffer(2, 48, 3, 4, 64))
     steps = tuple(Copy(0, 1, (SPAN,), ()) for _ in range(5))
     assert busiest_step(Plan("p", buffers, steps, {}, 128, ())) == 3
+
+
+def test_what_ends_the_arena_may_be_alive_where_little_else_is() -> None:
+    """Step 0 has most alive; buffer 2 reaches the end in steps 2 and 3, and of these 3 has more alive."""
+    buffers = (buffer(0, 192, 0, 0, 0), buffer(1, 64, 1, 3, 64), buffer(2, 80, 2, 3, 128), buffer(3, 32, 3, 4, 0))
+    steps = tuple(Copy(0, 1, (SPAN,), ()) for _ in range(5))
+    plan = Plan("p", buffers, steps, {}, 208, ())
+    assert top_steps(plan) == [2, 3]
+    assert busiest_step(plan, top_steps(plan)) == 3
+    assert busiest_step(plan) == 0
+    assert top_steps(Plan("p", (), steps, {}, 0, ())) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mixed_graphs import training_graph, values_for
 from plan_runs import cpu, run_plan
 
+from paren.forecast.plans import run_graphs
 from paren.ir.graph import Graph
 from paren.ir.op import Array
 from paren.lang.elaborate import elaborate
@@ -74,6 +75,22 @@ def test_any_budget_gives_the_same_bits(graph: Graph, values: dict[str, Array]) 
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] <= 0.9 * plain.arena_bytes
     assert sizes[-1] < 0.6 * plain.arena_bytes
+
+
+def test_what_one_budget_reaches_a_larger_one_reaches_too() -> None:
+    """With the gradients in the arena, where the most is often alive at a step at which nothing can be given up."""
+    each = run_graphs(elaborate(GPT, overrides=("layers=6", *SMALL[1:4], "vocab=2000", *SMALL[5:])))["accumulate"]
+    unplaced = schedule(lower(prepare(each.graph)))
+
+    def size(budget: int) -> int:
+        plan = fit(unplaced, budget, each.written, each.held, ALL)
+        return place(plan, each.written, each.held).arena_bytes
+
+    plain = place(unplaced, each.written, each.held).arena_bytes
+    least = min(size(int(part * plain)) for part in (0.0, 0.5, 0.7))
+    for number in range(0, 9, 2):
+        budget = least + (plain - least) * number // 8
+        assert size(budget) <= budget
 
 
 def test_cheap_values_are_made_again_with_the_same_bits(graph: Graph, values: dict[str, Array]) -> None:
