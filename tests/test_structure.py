@@ -34,6 +34,7 @@ LATE = {
     "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
+    "paren.inspect.card_code": "the emitter for cards; a report on the machine itself does without",
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",
