@@ -29,6 +29,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 # needed by most commands.
 LATE = {
     "cuda": "optional: cuda-bindings, of the extra of that name",
+    "cudnn": "optional: nvidia-cudnn-frontend, for attention on cards",
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
     "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",
