@@ -213,6 +213,41 @@ def test_an_interruption_is_exit_code_130(paren: Run, monkeypatch: pytest.Monkey
     assert paren("format", "x") == (130, "", "interrupted\n")
 
 
+DESTROYED = """\
+import signal, sys
+import paren.__main__
+import paren.cli.app
+
+class Library:
+    def __del__(self):
+        signal.raise_signal(signal.{signal})
+        {more}
+
+def main():
+    library = Library()
+    del library
+    print("went on")
+    return 0
+
+paren.cli.app.main = main
+sys.exit(paren.__main__.main())
+"""
+
+
+def test_an_interrupt_ends_the_process_even_while_objects_are_destroyed() -> None:
+    """What Python would only show as `Exception ignored in`, traceback and all."""
+    code = DESTROYED.format(signal="SIGINT", more="")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_other_errors_while_objects_are_destroyed_are_shown() -> None:
+    code = DESTROYED.format(signal="SIGCHLD", more="raise ValueError('lost')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert "ValueError: lost" in done.stderr
+
+
 def run_process(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PAREN_", "NO_COLOR"))}
     return subprocess.run(
