@@ -82,7 +82,7 @@ def plan_graph(
     if traits.fill:
         plan = cut_column_sums(plan, traits.fill)
     if planning.patterns:
-        plan = tile(plan, traits.tiles)
+        plan = tile(plan, traits.tiles, again=traits.makes_again)
     if planning.patterns and traits.makes_again:
         plan = drop_cheap(plan, written_slots, held)
     if planning.budget is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paren.forecast.fit import smallest_change
 from paren.forecast.memory import MemoryPlan, memory_of
@@ -23,9 +22,6 @@ from paren.plan.plan import Plan
 from paren.train.files import Files, json_bytes, write_atomically
 from paren.train.run_directory import make_folder, not_writable
 from paren.train.state import Json
-
-if TYPE_CHECKING:
-    from paren.inspect.card_code import CardCode
 
 FORMAT = 1
 REPORT = Path("report") / "lowering.json"
@@ -57,8 +53,7 @@ class PatternReport:
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """The report. `data` is for scripts; as text it is one screen; `compiling` is None where nothing was compiled, as
-    for a card that is not there. `fix`: the smallest change with which it would fit, where it does not. `code`: what
-    the kernels take of a card, where they could be compiled for it."""
+    for a card that is not there. `fix`: the smallest change with which it would fit, where it does not."""
 
     program: Program
     target: Target
@@ -69,7 +64,6 @@ class Explanation:
     fallbacks: tuple[str, ...]
     stacking: Mapping[str, Json] = field(default_factory=dict)
     fix: str | None = None
-    code: CardCode | None = None
 
     @property
     def fits(self) -> bool:
@@ -110,7 +104,6 @@ class Explanation:
             "stacking": dict(self.stacking),
             "seconds": self.seconds,
             "compiling": None if self.compiling is None else vars(self.compiling),
-            "code": None if self.code is None else self.code.data,
             "fallbacks": list(self.fallbacks),
             "patterns": patterns,
             "graphs": graphs,
@@ -161,7 +154,6 @@ def explain(
     compiling: Compiling | None = None,
     fallbacks: Sequence[str] = (),
     stacking: Mapping[str, Json] | None = None,
-    code: CardCode | None = None,
 ) -> Explanation:
     """The report of a program's plans on a target. Where they do not fit, more are made to find what would."""
     memory = memory_of(program, plans)
@@ -176,7 +168,6 @@ def explain(
         tuple(fallbacks),
         stacking or {},
         None if fits else smallest_change(program, memory.planned, target.memory, plans.planning),
-        code,
     )
 
 

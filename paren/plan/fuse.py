@@ -23,6 +23,11 @@ LONG = 16384  # elements of a reduction with few rows from which it is cut into 
 CHUNK = 4096
 NEAR = 64  # nodes between two values without a common reader that may still share a kernel
 MOST_MEMBERS = 24
+LITTLE = 1 << 16  # bytes: what is saved by reading less is less than what waiting may cost
+SMALL, LARGE = (
+    1 << 12,
+    1 << 16,
+)  # elements of values that kernels of single values make, and of those that wait for them
 DEEPEST_KERNEL = 160  # nested nodes; a value is written by a recursion of three calls for each
 
 
@@ -67,7 +72,7 @@ class Fusion:
 
 def fuse(graph: Graph, forced: Iterable[int] = (), traits: Traits = CPU) -> Fusion:
     """The kernels of a graph. `forced` are numbers of nodes that must be stored."""
-    return _Fuser(graph, decide_storage(graph, forced, traits.rounds_operands)).run()
+    return _Fuser(graph, decide_storage(graph, forced, traits.rounds_operands), traits.joins_late).run()
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ def domain_of(node: Node) -> Domain:
 class _Fuser:
     graph: Graph
     storage: Storage
+    joins_late: bool = True
     groups: list[Group] = field(default_factory=list)
     group_of: dict[int, Group] = field(default_factory=dict)
     reads: dict[int, dict[int, int]] = field(default_factory=dict)  # root -> stored node -> identical leading axes
@@ -110,6 +116,7 @@ class _Fuser:
         None  # the last kernel of single values: others join it, for a launch costs more than they do
     )
     depths: dict[int, int] = field(default_factory=dict)  # root -> nested nodes down to what its kernel reads
+    urgent: dict[int, bool] = field(default_factory=dict)  # node -> whether it is small and goes into a large one
 
     def run(self) -> Fusion:
         for node in self.graph.nodes:
@@ -214,6 +221,8 @@ class _Fuser:
         for group in self._candidates(node, reads):
             reason = self._refuse(node, domain, reads, needs, group)
             shared = self._shared_bytes(reads, group)
+            if reason is None and shared < LITTLE and self._makes_wait(node, needs, group):
+                reason = "a large kernel needs one of them, and would wait for the other"
             if reason is None and (shared > 0 or group is self.scalars):
                 score = Score(shared, group.last)
                 if best is None or score > best[0]:
@@ -296,6 +305,20 @@ class _Fuser:
         if any(self._leads_to(need, group) for need in needs if need != group.number):
             return "another kernel stands between them"
         return None
+
+    def _makes_wait(self, node: Node, needs: set[int], group: Group) -> bool:
+        """Whether a value that large ones are made of would wait for what only its company in the kernel needs."""
+        if self.joins_late:
+            return False
+        more, less = group.needs - needs, needs - group.needs - {group.number}
+        return bool(more and self._is_urgent(node)) or bool(less and any(map(self._is_urgent, group.members)))
+
+    def _is_urgent(self, node: Node) -> bool:
+        """Whether a small value goes into a large one, directly or through other small ones."""
+        if node.number not in self.urgent:
+            users = self.storage.users[node.number] if node.type.size < SMALL else []
+            self.urgent[node.number] = any(user.type.size >= LARGE or self._is_urgent(user) for user in users)
+        return self.urgent[node.number]
 
     def _depth(self, node: Node, reads: dict[int, int], group: Group) -> int:
         uses = self.storage.uses

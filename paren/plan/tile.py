@@ -42,18 +42,18 @@ CAUSAL = "causal tiles"  # the name of loops that leave out what a mask removes
 MOST_VARIANTS = 8  # numbers of columns for which kernels are compiled
 
 
-def tile(plan: Plan, sizes: TileSizes = CPU.tiles) -> Plan:
+def tile(plan: Plan, sizes: TileSizes = CPU.tiles, *, again: bool = True) -> Plan:
     """The plan with every cluster of steps around a large short-lived value as a loop over tiles of it, and what was
-    decided about each."""
+    decided about each. Without `again`, a value that is used late is kept for that, and not made again."""
     uses = uses_of(plan)
-    for find in (_find_again, _find):
+    for find in (_find_again, _find) if again else (_find,):
         for value in _large(plan, sizes.smallest):
             if value in uses.touching:  # no loop holds it already
                 found = find(plan, uses, value, sizes)
                 if found is not None:
                     plan, uses = found, uses_of(found)
     decisions = [_decision(step) for step in plan.steps if isinstance(step, Loop)]
-    decisions += [_left_whole(plan, uses, value, sizes) for value in _outer_products(plan, sizes)]
+    decisions += [_left_whole(plan, uses, product, sizes) for product in _outer_products(plan, sizes)]
     return replace(plan, decisions=(*plan.decisions, *decisions))
 
 
@@ -66,13 +66,13 @@ def _decision(loop: Loop) -> Decision:
     return Decision(pattern, True, text, loop.spans[0], max(0, loop.whole_bytes - loop.lanes * loop.lane))
 
 
-def _outer_products(plan: Plan, sizes: TileSizes) -> list[int]:
-    """Values like scores, which a product made for several matrices, and like logits, that a product made larger than
-    both its operands, and larger than a tile."""
+def _outer_products(plan: Plan, sizes: TileSizes) -> list[Product]:
+    """The products that made values like scores, for several matrices, and like logits, larger than both operands and
+    than a tile."""
     bytes_of = {buffer.id: buffer.type.bytes for buffer in plan.buffers}
     large = set(_large(plan, sizes.smallest))
     return [
-        step.c.buffer
+        step
         for step in plan.steps
         if isinstance(step, Product)
         and step.c.buffer in large
@@ -81,11 +81,11 @@ def _outer_products(plan: Plan, sizes: TileSizes) -> list[int]:
     ]
 
 
-def _left_whole(plan: Plan, uses: Uses, value: int, sizes: TileSizes) -> Decision:
-    buffer = next(buffer for buffer in plan.buffers if buffer.id == value)
-    found = find_cluster(plan, uses, value, sizes)
+def _left_whole(plan: Plan, uses: Uses, product: Product, sizes: TileSizes) -> Decision:
+    buffer = next(buffer for buffer in plan.buffers if buffer.id == product.c.buffer)
+    found = find_cluster(plan, uses, buffer.id, sizes)
     reason = found if isinstance(found, str) else "it is no larger than a tile"
-    pattern = Pattern.ATTENTION if len(_plain(buffer)) > 2 else Pattern.HEAD
+    pattern = Pattern.ATTENTION if product.batch else Pattern.HEAD
     return Decision(pattern, False, reason, buffer.span, buffer.type.bytes)
 
 

@@ -34,7 +34,9 @@ class Prices:
 class Traits:
     """`rounds_operands`: whether products read operands in float32 and round them to bfloat16 as they do; without it,
     what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
-    makes from kept ones are made again although there is memory for them. `aligns`: whether products of bfloat16 need
+    makes from kept ones, and large ones that could then be cut, are made again although there is memory for them.
+    `joins_late`: whether small values share kernels that wait for more than they do: it saves launches, and may keep
+    large kernels apart that need them. `aligns`: whether products of bfloat16 need
     rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
     is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
     it is busy with any. `own_memory`: whether buffers lie in a memory that is not the host's. `tiles`: how large values
@@ -42,6 +44,7 @@ class Traits:
 
     rounds_operands: bool = True
     makes_again: bool = True
+    joins_late: bool = True
     aligns: bool = False
     attends: bool = False
     fill: int = 0
@@ -56,6 +59,7 @@ CPU = Traits()
 CUDA = Traits(
     rounds_operands=False,
     makes_again=False,
+    joins_late=False,
     aligns=True,
     attends=True,
     fill=1 << 16,

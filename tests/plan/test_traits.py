@@ -17,7 +17,7 @@ from paren.passes.assemble import accumulation
 from paren.pipeline import PLAIN, Planning, plan_graph
 from paren.plan.decision import Pattern
 from paren.plan.memory import kernels_of
-from paren.plan.plan import Loop, Product
+from paren.plan.plan import Launch, Loop, Product
 from paren.plan.traits import CPU, CUDA, Traits, traits_of
 
 EXAMPLES = Path(paren.__file__).parents[1] / "examples"
@@ -77,3 +77,25 @@ def test_a_budget_is_kept_on_both_kinds(traits: Traits) -> None:
     wanted, found = (run_plan(cpu(), plan, values) for plan in (plain, small))
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_the_gradient_of_logits_waits_for_no_sum_of_losses(late: bool) -> None:
+    """The weight of each example goes into the gradient. In a kernel with the loss it would wait for the logits, and
+    the gradient for both: a kernel of its own would read the logits again."""
+    settings = SMALL | {"batch": 4, "vocab": 512, "precision": "off"}
+    graph = accumulation(paren.load(EXAMPLES / "gpt.paren", "smoke", set=settings).program, adding=False)
+    plan = plan_graph(graph, planning=Planning(patterns=False, traits=replace(CUDA, joins_late=late)))
+    logits = {buffer.id for buffer in plan.buffers if buffer.type.shape == (4, 40, 512)}
+    kernels = [step for step in plan.steps if isinstance(step, Launch) and logits.intersection(step.reads)]
+    assert len(kernels) == (2 if late else 1)
+
+
+def test_what_is_used_late_is_kept_whole_where_nothing_is_made_again() -> None:
+    graph = accumulation(paren.load(EXAMPLES / "gpt.paren", "smoke", set=SMALL).program, adding=False)
+    tiles = replace(CUDA.tiles, smallest=600_000, sequential=40_000, least_rows=8)
+    for again in (True, False):
+        # The two kernels that read the logits lie far apart.
+        traits = replace(CUDA, joins_late=True, makes_again=again, tiles=tiles)
+        found = [d for d in plan_graph(graph, planning=Planning(traits=traits)).decisions if d.pattern is Pattern.HEAD]
+        assert {decision.fired for decision in found} == ({True} if again else {False})
