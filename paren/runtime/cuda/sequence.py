@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from paren.runtime.cuda.builtin import BEGIN, COUNT
 from paren.runtime.cuda.driver import Driver
 from paren.runtime.task import Addresses, Cell, Runs, Task
 from paren.text.errors import InternalError
+
+# Of a graph with several repetitions, which saves the time between graphs: how many, and how many tasks in all.
+REPETITIONS = 32
+MOST_TASKS = 1024
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class _Graph:
         self._cells = list({id(cell): cell for work in works for cell in work.cells}.values())
         self._addresses: Addresses = np.zeros(len(self._cells), np.uint64)
         self._issued: Addresses | None = None
-        self._replay: Callable[[], None] | None = None
+        self._replays: dict[int, Callable[[], None]] = {}  # by how many repetitions the graph has
+        self._most = max(1, min(REPETITIONS, MOST_TASKS // max(1, len(works))))
         self._graphs = len(works) > 1
         if self._graphs:  # a single task is started afresh each time
             for place, cell in enumerate(self._cells):
@@ -70,20 +76,25 @@ class _Graph:
     def __call__(self, times: int = 1) -> int:
         """Starts all work so many times. The first time after a cell's array moved it is started call by call, which
         also loads what libraries load at their first call."""
-        for _ in range(times):
+        left = times
+        while left > 0:
             if not self._graphs or self._issued is None or not np.array_equal(self._issued, self._addresses):
-                self._replay, self._issued = None, self._addresses.copy()
-                self._issue()
-            else:
-                if self._replay is None:
-                    self._replay = self._driver.capture(self._issue)
-                self._replay()
+                self._replays, self._issued = {}, self._addresses.copy()
+                self._issue(1)
+                left -= 1
+                continue
+            count = self._most if left >= self._most else 1
+            if count not in self._replays:
+                self._replays[count] = self._driver.capture(partial(self._issue, count))
+            self._replays[count]()
+            left -= count
         return times
 
-    def _issue(self) -> None:
+    def _issue(self, times: int) -> None:
         check_cells(self._cells)
-        for work in self._works:
-            work.issue(self._ended)
+        for _ in range(times):
+            for work in self._works:
+                work.issue(self._ended)
 
 
 class _Guarded:

@@ -108,6 +108,20 @@ def test_a_flag_ends_a_sequence(
     assert card.replays == max(0, times * calls - 1)
 
 
+@pytest.mark.parametrize(("limit", "whole"), [(1000, 100), (40, 39)])
+def test_many_repetitions_are_few_graphs(limit: int, whole: int) -> None:
+    """One repetition call by call, three graphs of 32, three of one; a flag ends it in the middle of a graph too."""
+    device, card = defined_device()
+    state = {"count": array(device, (70,), DType.INT32), "flag": array(device, (), DType.INT32)}
+    run = device.sequence([*counting(device, state, limit).tasks, device.stop_if(Cell(state["flag"]))])
+    assert run(100) == whole
+    assert (np.asarray(state["count"]) == min(100, limit)).all()
+    assert (card.captures, card.replays) == (2, 6)
+    state["count"][...] = 0
+    assert run(64) == min(64, whole)
+    assert (card.captures, card.replays) == (2, 8)
+
+
 def test_a_task_that_asks_for_a_flag_runs_alone() -> None:
     device, card = defined_device()
     flag = array(device, (), DType.INT32)
