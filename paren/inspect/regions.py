@@ -15,7 +15,8 @@ from paren.plan.memory import busiest_step, kernels_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.train.state import Json
 
-SINGLE = ("kernel", "product", "copy")  # kinds of regions that are one step; others are loops over tiles of several
+# Kinds of regions that are one step; others are loops over tiles of several.
+SINGLE = ("kernel", "product", "attention", "copy")
 PEAK_BUFFERS = 3  # buffers named where most memory is alive
 
 
@@ -108,6 +109,7 @@ class GraphReport:
             "steps": len(self.regions),
             "kernels": self.kernels,
             "products": self.count("product"),
+            "attention": self.count("attention"),
             "tiles": self.tiles,
             "copies": self.count("copy"),
             **cost_data(self.cost),

@@ -13,7 +13,7 @@ from plan_runs import run_plan
 
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import make_plans, run_graphs
-from paren.inspect.regions import region_of
+from paren.inspect.regions import region_of, report_graph
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Graph
 from paren.ir.op import Array
@@ -277,3 +277,5 @@ def test_how_reports_name_it() -> None:
     region = region_of(forward, buffers, None)
     assert (region.kind, region.name) == ("attention", "forward 7x7x8 for 2 6")
     assert region_of(backward, buffers, None).name == "backward 7x7x8 for 2 6"
+    report = report_graph("accumulate", plan, 1, "microbatch", None)
+    assert (report.tiles, report.count("attention"), report.data["attention"]) == (0, 2, 2)

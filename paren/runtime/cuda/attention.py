@@ -96,16 +96,21 @@ class Attentions:
 
 
 class CardMemory:
-    """Memory of a card, which torch takes by an object that says where it lies."""
+    """Memory of a card, which torch takes by an object that says where it lies. Tensors are kept: to make one asks the
+    driver about the address, which is better not done inside of a capture."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._known: dict[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]], Tensor] = {}
 
     def __call__(self, address: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-        size = dtype.itemsize
-        # There is no code for bfloat16: it is taken as integers of its size.
-        place = _Place(address, f"<i{size}", shape, tuple(size * stride for stride in strides))
-        return torch.as_tensor(place, device=self._device).view(dtype)
+        key = (address, dtype, shape, strides)
+        if key not in self._known:
+            size = dtype.itemsize
+            # There is no code for bfloat16: it is taken as integers of its size.
+            place = _Place(address, f"<i{size}", shape, tuple(size * stride for stride in strides))
+            self._known[key] = torch.as_tensor(place, device=self._device).view(dtype)
+        return self._known[key]
 
 
 class _Place:

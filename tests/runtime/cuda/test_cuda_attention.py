@@ -179,8 +179,10 @@ def test_memory_of_a_card_is_described_by_its_bytes(monkeypatch: pytest.MonkeyPa
         return torch.zeros(3, 4, dtype=torch.int16)
 
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
-    found = CardMemory(torch.device("cuda", 0))(4096, torch.bfloat16, (3, 4), (10, 1))
+    memory = CardMemory(torch.device("cuda", 0))
+    found = memory(4096, torch.bfloat16, (3, 4), (10, 1))
     assert found.dtype is torch.bfloat16
+    assert memory(4096, torch.bfloat16, (3, 4), (10, 1)) is found
     assert described == [
         {"data": (4096, False), "typestr": "<i2", "shape": (3, 4), "strides": (20, 2), "version": 2},
     ]
