@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
+import random_kernels
 from emulation.device import Case, aligned, run_emulated
 from emulation.run import compile_kernels
 from hypothesis import HealthCheck, Phase, given, settings
@@ -40,7 +41,6 @@ from paren.runtime.cpu import CpuDevice
 from paren.text.errors import InternalError
 
 DEVICE = CpuDevice(1)
-ITERATIONS = 3000  # of a random kernel
 KINDS = ["sum", "max", "min", "argmax", "argmin"]
 FUNCTIONS = {"sum": np.sum, "max": np.max, "min": np.min, "argmax": np.argmax, "argmin": np.argmin}
 HALF = DType.BFLOAT16
@@ -112,9 +112,19 @@ def test_where_chooses(dtype: DType) -> None:
     as_on_the_cpu([(elementwise("where", [DType.BOOL, dtype, dtype], dtype, 256), inputs)])
 
 
-@pytest.mark.parametrize("count", [160, pytest.param(3000, marks=pytest.mark.long)])
-def test_random_kernels(count: int) -> None:
-    """Whole, and in ranges of rows; all compiled at once, so their number is fixed."""
+@pytest.mark.parametrize(
+    ("count", "sizes", "most"),
+    [
+        (120, [1, 2, 3, 7, 17, 33], 3000),
+        (60, [1, 2, 8, 40, 96, 264, 1032], 60_000),
+        pytest.param(3000, [1, 2, 3, 8, 17, 33, 264], 20_000, marks=pytest.mark.long),
+    ],
+    ids=["within a warp", "across warps", "many"],
+)
+def test_random_kernels(count: int, sizes: list[int], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole, threads in both orders between barriers, and in ranges of rows; all compiled at once, so their number is
+    fixed."""
+    monkeypatch.setattr(random_kernels, "SIZES", sizes)
     found: list[Kernel] = []
 
     @settings(
@@ -123,11 +133,12 @@ def test_random_kernels(count: int) -> None:
     )  # fmt: skip
     @given(kernels())
     def collect(kernel: Kernel) -> None:
-        if prod(kernel.axes) <= ITERATIONS:
+        if prod(kernel.axes) <= most:
             found.append(kernel)
 
     collect()
-    runs = [Case(kernel, buffers_for(kernel, 3), rows) for kernel in found for rows in (None, 1, 7)]
+    ways = [(None, False), (None, True), (1, False), (7, False)]
+    runs = [Case(kernel, buffers_for(kernel, 3), *way) for kernel in found for way in ways]
     run_emulated(*runs)
     for case in runs:
         wanted = buffers_for(case.kernel, 3)

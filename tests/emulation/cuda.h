@@ -65,6 +65,7 @@ static char *emulated_stacks;
 static ucontext_t emulated_scheduler;
 static void (*emulated_kernel)(void *);
 static void *emulated_arguments;
+static bool emulated_backwards;  // the order of the threads between barriers: none may show in results
 static bool emulated_moved;  // whether a thread got on since the scheduler last began with the first one
 
 struct EmulatedBarrier { int waiting, passed; };
@@ -148,7 +149,8 @@ static void emulated_run_block(unsigned threads) {
   }
   while (emulated_running > 0) {
     emulated_moved = false;
-    for (unsigned t = 0; t < threads; t++) {
+    for (unsigned k = 0; k < threads; k++) {
+      const unsigned t = emulated_backwards ? threads - 1 - k : k;
       if (emulated_threads[t].ended) continue;
       threadIdx.x = t;
       swapcontext(&emulated_scheduler, &emulated_threads[t].context);
@@ -158,7 +160,9 @@ static void emulated_run_block(unsigned threads) {
 }
 
 // Runs a kernel on `blocks` of `threads`; those of a kernel that never waits need no fibers.
-static void emulated_launch(void (*kernel)(void *), void *arguments, long long blocks, int threads, bool waits) {
+static void emulated_launch(void (*kernel)(void *), void *arguments, long long blocks, int threads, bool waits,
+                            bool backwards) {
+  emulated_backwards = backwards;
   emulated_kernel = kernel;
   emulated_arguments = arguments;
   blockDim.x = threads;

@@ -17,11 +17,13 @@ ALIGNMENT = 64  # of buffers, in bytes
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and its buffers, which are changed in place; with `rows`, so many rows run at a time."""
+    """A kernel and its buffers, which are changed in place; with `rows`, so many rows run at a time;
+    `backwards` is the order of threads between barriers."""
 
     kernel: Kernel
     buffers: Sequence[Array]
     rows: int | None = None
+    backwards: bool = False
 
 
 def run_emulated(*cases: Case) -> None:
@@ -35,7 +37,9 @@ def run_emulated(*cases: Case) -> None:
         for first in range(0, kernel.units, piece):
             units = min(piece, kernel.units - first)
             blocks = kernel.blocks(units)
-            emulation.launch(kernel.name, blocks, kernel.threads, kernel.shared, 0, first, units, addresses)
+            emulation.launch(
+                kernel.name, blocks, kernel.threads, kernel.shared, 0, first, units, addresses, case.backwards
+            )
         for buffer, changed in zip(case.buffers, held, strict=True):
             buffer.reshape(-1)[...] = changed
 

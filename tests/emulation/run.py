@@ -19,7 +19,7 @@ HEADER = (Path(__file__).parent / "cuda.h").read_text()
 OPTIONS = ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC"]
 WAITS = re.compile(r"__sync|paren_group|__shfl|__ballot")
 SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*?\) )?(\w+)\(([^)]*)\)')
-LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int)
+LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_bool)
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,17 @@ class Emulation:
         first: int,
         units: int,
         addresses: Sequence[int],
+        backwards: bool = False,
     ) -> None:
         """Runs units `first` up to `first + units` of a kernel, whose parameters lie at addresses of host memory.
 
-        `stop` is the address of an int32, or 0.
+        `stop` is the address of an int32, or 0. Between barriers the threads of a block run one after another, or
+        `backwards`: what a barrier is missing for differs.
         """
         assert shared == 0, "no kernel asks for dynamic shared memory"
         arguments = (ctypes.c_longlong * (3 + len(addresses)))(stop, first, units, *addresses)
         launch = LAUNCH((f"launch_{name}", self.library))
-        launch(ctypes.addressof(arguments), blocks, threads)
+        launch(ctypes.addressof(arguments), blocks, threads, backwards)
 
 
 def _launcher(text: str) -> str:
@@ -63,8 +65,8 @@ def _launcher(text: str) -> str:
         parts.append(
             f"static void call_{name}(void *arguments) {{\n"
             f"  long long *words = (long long *)arguments;\n  {name}({words});\n}}\n"
-            f'extern "C" void launch_{name}(void *arguments, long long blocks, int threads) {{\n'
-            f"  emulated_launch(call_{name}, arguments, blocks, threads, {waits});\n}}\n"
+            f'extern "C" void launch_{name}(void *arguments, long long blocks, int threads, bool backwards) {{\n'
+            f"  emulated_launch(call_{name}, arguments, blocks, threads, {waits}, backwards);\n}}\n"
         )
     return "".join(parts)
 

@@ -107,17 +107,18 @@ def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
     iterations = max((count(merged, stage) for stage in merged.stages), default=1)
     if iterations == 1 or any(map(_scatters, merged.stages)):
         return Mapping(merged, lane, in_order, width, 1, min(BLOCK, _power(units)), _index(merged))
-    across = min(WARP, _power(units))
+    across = min(WARP if width == 1 else WARP // 2, _power(units))
     group = 1
     bytes = max(sum(16 if "arg" in s.kind else s.dtype.bytes for s in stage.body if isinstance(s, Reduce))
                 for stage in merged.stages)  # fmt: skip
     while (
         2 * group * across <= MOST
         and 4 * group <= iterations
-        and units * group < BUSY
+        and 2 * units * group <= BUSY
         and 2 * group * across * width * bytes <= SHARED
     ):
         group *= 2
+    across = max(across, min(BLOCK // group, _power(units))) if group * across < BLOCK // 2 else across
     return Mapping(merged, lane, in_order, width, group, across, _index(merged))
 
 
