@@ -58,7 +58,8 @@ class FakeCard:
         return self._size - self.used, self._size
 
     def most_used(self) -> int:
-        return self._most
+        most, self._most = self._most, self.used
+        return most
 
     def upload(self, source: Array, address: int) -> None:
         self._outside()

@@ -15,7 +15,7 @@ import paren
 from paren.engine import CompiledEngine
 from paren.forecast import residence
 from paren.forecast.plans import make_plans
-from paren.runtime import array
+from paren.runtime import array, limits
 from paren.runtime.device import open_device
 from paren.text.errors import InternalError, ParenError
 from paren.train import chunk, tensor_file
@@ -67,6 +67,29 @@ def test_a_run_that_is_cut_and_goes_on_elsewhere(trial: Trial, tmp_path: Path) -
     with hidden():
         trial.run(tmp_path / "out", resume="latest")
     assert_equal_runs(tmp_path / "out", trial.whole)
+
+
+def test_another_device_is_another_identity(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kind and target: a run goes on elsewhere only if other bits are accepted; a model is restored anywhere."""
+    out = tmp_path / "out"
+    monkeypatch.setattr(HiddenDevice, "name", "other")
+    monkeypatch.setattr(HiddenDevice, "target", "chip 9", raising=False)
+    with hidden():
+        trial.run(out, steps=5)
+    type_ = trial.experiment.program.models[0].inputs[0].type
+    batch = np.zeros((2, *type_.shape), type_.dtype.numpy)
+    assert np.isfinite(paren.restore(out)(batch)).all()
+    with pytest.raises(ParenError) as caught:
+        trial.run(out, resume="latest")
+    assert caught.value.code == "E-CKPT-007"
+    target = open_device("cpu", 1).target
+    assert caught.value.message == (
+        f"going on from {out}/checkpoints/000005 would not be bit-exact: device other there and cpu here, "
+        f"target chip 9 there and {target} here"
+    )
+    options = {"threads": trial.threads, "stacking": trial.stacking, "resume": "latest", "allow_new_layout": True}
+    trial.experiment.run(out=out, steps=6, **options)
+    assert newest(out).name == "000006"
 
 
 def test_a_restored_model(trial: Trial) -> None:
@@ -137,6 +160,7 @@ def test_a_measured_stacking_leaves_no_trace(tmp_path: Path, monkeypatch: pytest
         before.append(engine.device.used_bytes())
         start(engine)
 
+    monkeypatch.setattr(limits, "CARD", limits.PROCESSOR)
     monkeypatch.setattr(CompiledEngine, "start_counting", counted)
     monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
     with hidden() as opened:

@@ -101,7 +101,9 @@ class Card:
         return free + unused, total
 
     def most_used(self) -> int:
-        return int(torch.cuda.max_memory_allocated(self._index))
+        most = int(torch.cuda.max_memory_allocated(self._index))
+        torch.cuda.reset_peak_memory_stats(self._index)
+        return most
 
     def upload(self, source: Array, address: int) -> None:
         self._call("cuMemcpyHtoDAsync_v2", address, source.ctypes.data, source.nbytes, self._stream.cuda_stream)

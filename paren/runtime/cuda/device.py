@@ -75,7 +75,7 @@ class CudaDevice:
         return Available(max(0, free - RESERVE), total, LIMIT, self.others)
 
     def used_bytes(self) -> int:
-        """The most bytes of the card that were allocated at any time."""
+        """The most bytes of the card that were allocated at a time since the call before."""
         return self.driver.most_used()
 
     def allocate(self, size: int) -> DeviceArray:

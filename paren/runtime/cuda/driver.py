@@ -61,7 +61,7 @@ class Driver(Transfers, Protocol):
         """Free and total bytes of the card; what this process holds and does not use is free."""
 
     def most_used(self) -> int:
-        """The most bytes that were allocated at any time."""
+        """The most bytes that were allocated at a time since the call before."""
 
 
 class Compiler(Protocol):
