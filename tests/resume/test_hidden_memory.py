@@ -162,7 +162,7 @@ def test_a_measured_stacking_leaves_no_trace(tmp_path: Path, monkeypatch: pytest
         before.append(engine.device.used_bytes())
         start(engine)
 
-    monkeypatch.setattr(limits, "CARD", limits.PROCESSOR)
+    monkeypatch.setattr(limits, "LARGE", limits.SMALL)
     monkeypatch.setattr(CompiledEngine, "start_counting", counted)
     monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
     with hidden() as opened:
