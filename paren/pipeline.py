@@ -3,6 +3,7 @@
 | stage | from -> to | verified by |
 |---|---|---|
 | simplify | graph -> graph: algebra, common subexpressions, dead nodes | `ir.verify` |
+| portions | graph -> graph: sums over the examples of a small graph in equal portions, for a CPU | `ir.verify` |
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
 | joining | graph -> graph: gradients of attention side by side, where the device has a step for it | `ir.verify` |
 | alignment | graph -> graph: odd dimensions of products padded, where the device asks for it | `ir.verify` |
@@ -32,6 +33,7 @@ from paren.plan.lower import lower
 from paren.plan.memory import NOTHING_HELD, Held, kernels_of, place
 from paren.plan.partial_sums import cut_column_sums
 from paren.plan.plan import Plan
+from paren.plan.portions import is_small, sum_in_portions
 from paren.plan.rematerialization import drop_cheap, fit
 from paren.plan.reuse import reuse_values
 from paren.plan.schedule import schedule
@@ -46,6 +48,9 @@ def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
     verify(graph, "assemble")
     simple = simplify(graph)
     verify(simple, "simplify")
+    if traits.portions:
+        simple = sum_in_portions(simple)
+        verify(simple, "portions")
     normal = normalise_contractions(simple)
     verify(normal, "contractions")
     if traits.attends:
@@ -78,7 +83,9 @@ def plan_graph(
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
     `held`: outputs that lie at given places of the arena."""
     traits = planning.traits
-    plan = reuse_values(schedule(lower(prepare(graph, traits), traits)))
+    prepared = prepare(graph, traits)
+    late = traits.portions and is_small(prepared)
+    plan = reuse_values(schedule(lower(prepared, traits), late=late))
     if traits.fill:
         plan = cut_column_sums(plan, traits.fill)
     if planning.patterns:

@@ -35,13 +35,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Division:
-    """A product bound to a tile: the function's table and byte offsets, its units, and whether A and B (and m and n)
-    changed places."""
+    """A product bound to a tile: the function's table and byte offsets, its units, whether A and B (and m and n) have
+    changed places, and the bytes of their elements and C's."""
 
     table: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     units: int
     swapped: bool
+    items: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,9 @@ def divide(product: Product, dtypes: Sequence[DType], shape: Shape, workspaces: 
     table = np.zeros(len(Word), np.int64)
     for word, value in values.items():
         table[word] = value
-    offsets = batch_offsets(product, (a_type.bytes, b_type.bytes, c_type.bytes))
-    return Division(table, offsets, count_m * count_n * len(offsets), swapped)
+    items = (a_type.bytes, b_type.bytes, c_type.bytes)
+    offsets = batch_offsets(product, items)
+    return Division(table, offsets, count_m * count_n * len(offsets), swapped, items)
 
 
 def _upright(product: Product, dtypes: Sequence[DType]) -> tuple[Product, DType, DType, bool]:

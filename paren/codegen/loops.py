@@ -18,8 +18,9 @@ from paren.codegen.positions import split_positions
 from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
 
 MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
+LEAST_MAP_TILE = 512  # that it may be cut down to, where else there were less than `TILE_UNITS` units of work
 WIDE_TILE = 256  # lanes that a tile with partial results on the stack aims at
-NARROW_TILE = 128  # lanes that it may be cut down to, where else there were less than `TILE_UNITS` units of work
+NARROW_TILE = 128  # that it may be cut down to, likewise
 TILE_UNITS = 4
 BLOCK = 64  # indices of the other axis in a block of a transposition: some lines of memory
 BLOCK_TILE = 16  # lanes of such a block: no more lines at once than one set of the cache holds
@@ -67,7 +68,9 @@ def arrange(kernel: Kernel) -> Loops:
     if all(not stage.axes for stage in merged.stages):
         block = _choose_block(merged, lane)
         tile = MAP_TILE if block is None else BLOCK_TILE
-        return Loops(merged, lane, min(tile, merged.axes[lane]), block)
+        return Loops(
+            merged, lane, _map_tile(merged.axes[lane]) if block is None else min(tile, merged.axes[lane]), block
+        )
     return Loops(merged, lane, _tile(merged.axes[lane], prod(merged.axes[: merged.rows]) // merged.axes[lane]))
 
 
@@ -75,6 +78,14 @@ def arrange(kernel: Kernel) -> Loops:
 def arrange_rows(kernel: Kernel) -> Loops:
     """The loops of a kernel whose units are its rows, in order, so that a range of them can run alone."""
     return Loops(split_positions(merge_axes(kernel)), None, 1)
+
+
+def _map_tile(extent: int) -> int:
+    """Lanes of a tile that keeps nothing: tiles of one size, some for the threads where they are long loops all the
+    same."""
+    pieces = max(-(-extent // MAP_TILE), min(TILE_UNITS, extent // LEAST_MAP_TILE), 1)
+    even = -(-extent // pieces)
+    return min(extent, -(-even // FULL_VECTOR) * FULL_VECTOR)
 
 
 def _tile(extent: int, others: int) -> int:

@@ -1,7 +1,8 @@
 """The order of a plan's steps: what only changes state runs as soon as it can, so that what it reads can be given up.
 
 Graphs list sums into gradients last, because they are outputs; in that order every gradient of an activation would live
-to the end.
+to the end. Where those are few bytes it is better that they do: threads that add what each of them summed then wait for
+each other once, and not at each sum.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import replace
 from paren.plan.plan import Place, Plan, Step
 
 
-def schedule(plan: Plan) -> Plan:
-    """The plan with each step that writes outputs and state only right behind the last step that it needs. Other steps
-    keep their order."""
+def schedule(plan: Plan, *, late: bool = False) -> Plan:
+    """The plan with each step that writes outputs and state only right behind the last step that it needs, or, if
+    `late`, with all of them at the end. Other steps keep their order."""
     arena = {buffer.id for buffer in plan.buffers if buffer.place is Place.ARENA} - set(plan.outputs.values())
     needs = dependencies(plan.steps)
+    if late:
+        return _with_last(plan, needs, arena)
     behind: dict[int, int] = {}  # step that moves -> the last step that stays and has to be before it
     for number, step in enumerate(plan.steps):
         if not arena.intersection(step.writes):
@@ -28,6 +31,16 @@ def schedule(plan: Plan) -> Plan:
     for number in range(len(plan.steps)):
         if number not in behind:
             order += [number, *ready.get(number, ())]
+    return replace(plan, steps=tuple(plan.steps[number] for number in order))
+
+
+def _with_last(plan: Plan, needs: Sequence[set[int]], arena: set[int]) -> Plan:
+    """The plan with the steps that write nothing of `arena` at its end, but for those that an other one needs."""
+    staying: set[int] = set()
+    for number in reversed(range(len(plan.steps))):
+        if number in staying or arena.intersection(plan.steps[number].writes):
+            staying |= {number, *needs[number]}
+    order = sorted(range(len(plan.steps)), key=lambda number: (number not in staying, number))
     return replace(plan, steps=tuple(plan.steps[number] for number in order))
 
 

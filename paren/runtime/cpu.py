@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -13,29 +14,29 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.codegen.division import arithmetic, divide, workspace_bytes
-from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
+from paren.codegen.driver import MOST_POINTERS, WORDS, Call, Kind, emit_driver
 from paren.codegen.llvm import emit_kernel, parallel_units
 from paren.codegen.loops import arrange, work
 from paren.codegen.product import emit_product
 from paren.codegen.product_table import Pointer
+from paren.codegen.touches import Touch, touched_by_kernel, touched_by_product
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache
+from paren.runtime.meetings import Reach
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.native import Compiler
+from paren.runtime.native_call import RUN, NativeCall
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
 from paren.runtime.threads import default_threads
 from paren.text.errors import InternalError
 
-PARALLEL_WORK = (
-    1 << 19
-)  # scalar statements below which a team of threads, which may have to wait, costs more than it saves
-PARALLEL_PRODUCT = 1 << 20  # the same for multiply-adds of products
+LEAST_PART = 1 << 10  # scalar statements, or multiply-adds of products, that a thread of a team takes part for
+POOL_WORK = 1 << 20  # the same that the fall-back's threads are started for
 WIDENED = "products of bfloat16 are computed in float32, which this processor multiplies faster"
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class _Loaded:
     address: int
     units: int
     work: int
+    touches: Callable[[int, int], Sequence[Touch]]
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ class CpuDevice:
             self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="paren")
         self._table = np.zeros(len(Call), np.uint64)
         if self._openmp is not None:
-            self._table[:] = (self._openmp.parallel, self._openmp.thread, self._openmp.threads)
-        self._run = RUN(self.compiler.load({"driver": DRIVER}, "run")["driver"])
+            self._table[:] = astuple(self._openmp)
+        driver = emit_driver(self.compiler.architecture)
+        self._run = RUN(self.compiler.load({"driver": driver}, "run")["driver"])
 
     @property
     def target(self) -> str:
@@ -135,20 +138,22 @@ class CpuDevice:
             self._products[dtype] = self.compiler.load({dtype.value: text}, "product", optimise=False)[dtype.value]
         for key, address in self.compiler.load(texts, "kernel").items():
             kernel = missing[key][0]
-            self._kernels[key] = _Loaded(address, parallel_units(kernel), work(kernel))
+            self._kernels[key] = _Loaded(
+                address, parallel_units(kernel), work(kernel), partial(touched_by_kernel, kernel)
+            )
 
     def launch(self, kernel: Kernel, cells: Sequence[Cell]) -> Task:
         loaded = self._kernels[kernel.digest]
         pointers = np.zeros(len(cells), np.uint64)
         for place, cell in enumerate(cells):
             cell.watch(pointers, place)
-        return self._units(loaded, pointers, PARALLEL_WORK, *cells)
+        return self._units(loaded, pointers, *cells)
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         bound = self._product(product, dtypes)
         for place, cell in zip(bound.places, (a, b, c), strict=True):
             cell.watch(bound.pointers, place)
-        return self._units(bound.loaded, bound.pointers, PARALLEL_PRODUCT, bound, a, b, c)
+        return self._units(bound.loaded, bound.pointers, bound, a, b, c)
 
     def _product(self, product: Product, dtypes: Sequence[DType]) -> _Bound:
         """A product without its operands' addresses."""
@@ -161,43 +166,48 @@ class CpuDevice:
             self.load((), (), [(product, dtypes)])
         division = divide(product, dtypes, shape, self.threads)
         work = product.m * product.n * product.k * len(division.offsets)
-        loaded = _Loaded(self._products[dtype], division.units, work)
+        loaded = _Loaded(self._products[dtype], division.units, work, partial(touched_by_product, division))
         pointers = np.zeros(len(Pointer), np.uint64)
         held = (division.table, division.offsets, self._workspaces)
         pointers[Pointer.TABLE :] = [address_of(array) for array in held]
         places = (Pointer.B, Pointer.A, Pointer.C) if division.swapped else (Pointer.A, Pointer.B, Pointer.C)
         return _Bound(loaded, pointers, places, held)
 
-    def _units(self, loaded: _Loaded, pointers: Addresses, least: int, *keep: object) -> Task:
-        """A task for the units of a function; those with at least that much work are shared by all threads."""
-        shared = self.threads > 1 and loaded.work >= least and loaded.units > 1
-        record = np.zeros((1, WORDS), np.int64)
-        record[0, :5] = (Kind.KERNEL, loaded.address, loaded.units, self.threads if shared else 1, pointers.ctypes.data)
-        if shared and self._pool is not None:
+    def _units(self, loaded: _Loaded, pointers: Addresses, *keep: object) -> Task:
+        """A task for the units of a function."""
+        if self._pool is not None and loaded.work >= POOL_WORK and loaded.units > 1:
             return Task(self._on_pool(loaded, pointers, self._pool), keep=(pointers, *keep))
-        return self._native(record, pointers, *keep)
+        parts = self._parts(loaded)
+        record = np.zeros((1, WORDS), np.int64)
+        record[0, :5] = (Kind.KERNEL, loaded.address, loaded.units, parts, pointers.ctypes.data)
+        reach = Reach(pointers, loaded.touches, loaded.units, parts, loaded.work)
+        return self._native(record, (reach,), pointers, *keep)
+
+    def _parts(self, loaded: _Loaded) -> int:
+        """How many threads share the units of a function."""
+        threads = self.threads if self._openmp is not None else 1
+        return max(1, min(threads, loaded.units, loaded.work // LEAST_PART))
 
     def loop(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
         if loop.lanes > 1:
             return self._side_by_side(loop, cells)
-        threads = self.threads if self._openmp is not None else 1
-        parts = [self._piece(loop, piece, cells, threads) for piece in loop.body]
-        return self._native(np.concatenate([record for record, _ in parts]), *(keep for _, keep in parts))
+        parts = [self._piece(loop, piece, cells, shared=True) for piece in loop.body]
+        return self._native(np.concatenate([record for record, _ in parts]), (), *(keep for _, keep in parts))
 
     def _side_by_side(self, loop: Loop, cells: Mapping[int, Cell]) -> Task:
         """A loop whose iterations the threads share out."""
-        parts = [self._piece(loop, piece, cells, 1) for piece in loop.body]
+        parts = [self._piece(loop, piece, cells, shared=False) for piece in loop.body]
         body = np.concatenate([record for record, _ in parts])
         team = min(self.threads, loop.lanes) if self._openmp is not None else 1
         record = np.zeros((1, WORDS), np.int64)
         record[0, :4] = (Kind.LOOP, body.ctypes.data, loop.iterations, team)
         record[0, 6] = len(loop.body)
-        return self._native(record, body, *(keep for _, keep in parts))
+        return self._native(record, (), body, *(keep for _, keep in parts))
 
     def _piece(
-        self, loop: Loop, piece: Piece, cells: Mapping[int, Cell], threads: int
+        self, loop: Loop, piece: Piece, cells: Mapping[int, Cell], *, shared: bool
     ) -> tuple[Words, tuple[object, ...]]:
-        """The record of a piece, int64[1 WORDS], and what it points to."""
+        """The record of a piece, int64[1 WORDS], and what it points to. `shared`: all threads may take part."""
         step = piece.step
         offsets = [offset * dtype.bytes for offset, dtype in zip(piece.offsets, piece.dtypes, strict=True)]
         held: tuple[object, ...] = ()
@@ -208,7 +218,7 @@ class CpuDevice:
         else:
             bound = self._product(step, piece.dtypes)
             loaded, pointers, places, held = bound.loaded, bound.pointers, bound.places, bound.held
-            units, threads = loaded.units, threads if loaded.work >= PARALLEL_PRODUCT else 1
+            units = loaded.units
         if len(pointers) > MOST_POINTERS:
             raise InternalError(
                 "runtime", f"{step.nodes[0]} has {len(piece.buffers)} parameters, a loop takes {MOST_POINTERS}"
@@ -217,7 +227,8 @@ class CpuDevice:
             cells[id].watch(pointers, place, offset)
         table, lanes = _tables(loop, piece, places, len(pointers))
         record = np.zeros((1, WORDS), np.int64)
-        record[0, :5] = (Kind.KERNEL, loaded.address, units, threads, pointers.ctypes.data)
+        parts = self._parts(loaded) if shared else 1
+        record[0, :5] = (Kind.KERNEL, loaded.address, units, parts, pointers.ctypes.data)
         record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
         return record, (pointers, *held, table, lanes, *(cells[id] for id in piece.buffers))
 
@@ -230,14 +241,16 @@ class CpuDevice:
         target.watch(pointers, 1)
         record = np.zeros((1, WORDS), np.int64)
         record[0, :5] = (Kind.COPY, size, 1, 1, pointers.ctypes.data)
-        return self._native(record, pointers, source, target)
+        reach = Reach(pointers, partial(_touched_by_copy, size), 1, 1, size)
+        return self._native(record, (reach,), pointers, source, target)
 
     def stop_if(self, flag: Cell) -> Task:
         pointers = np.zeros(1, np.uint64)
         flag.watch(pointers, 0)
         record = np.zeros((1, WORDS), np.int64)
         record[0, :5] = (Kind.STOP_IF, 0, 1, 1, pointers.ctypes.data)
-        return self._native(record, pointers, flag)
+        reach = Reach(pointers, _touched_by_question, 1, 1, 1, everywhere=True)
+        return self._native(record, (reach,), pointers, flag)
 
     def sequence(self, tasks: Sequence[Task]) -> Runs:
         """Neighbouring tasks with records become one native call; the others run one by one in between."""
@@ -246,7 +259,9 @@ class CpuDevice:
             members = list(group)
             if native:
                 records = np.concatenate([task.records for task in members if task.records is not None])
-                calls.append(self._call(records, *members))
+                known = all(task.reaches for task in members)
+                reaches = tuple(reach for task in members for reach in task.reaches) if known else ()
+                calls.append(self._call(records, reaches, *members))
             else:
                 calls += [_once(task) for task in members]
         if len(calls) == 1:
@@ -264,25 +279,17 @@ class CpuDevice:
     def synchronise(self) -> None:
         """Every call has ended when it returns."""
 
-    def _native(self, records: Words, *keep: object) -> Task:
+    def _native(self, records: Words, reaches: tuple[Reach, ...], *keep: object) -> Task:
         """A task of records (int64[count WORDS]); what they point to lives as long as the task."""
-        call = self._call(records, *keep)
+        call = self._call(records, reaches, *keep)
 
         def run() -> None:
             call()
 
-        return Task(run, records, keep)
+        return Task(run, records, keep, reaches=reaches)
 
-    def _call(self, records: Words, *keep: object) -> Runs:
-        """Runs records in place; what they point to, code included, lives as long as the call."""
-        run, address, table = self._run, records.ctypes.data, self._table.ctypes.data
-        count = len(records)
-        held = (self, records, *keep)
-
-        def call(times: int = 1, _held: tuple[object, ...] = held) -> int:
-            return int(run(address, count, table, times))
-
-        return call
+    def _call(self, records: Words, reaches: Sequence[Reach], *keep: object) -> NativeCall:
+        return NativeCall(self._run, self._table, records, reaches, (self, *keep))
 
     def _on_pool(self, loaded: _Loaded, pointers: Addresses, pool: ThreadPoolExecutor) -> Callable[[], None]:
         """The fall-back without libgomp: contiguous ranges of units on Python threads."""
@@ -307,6 +314,14 @@ def _once(task: Task) -> Runs:
         return times
 
     return run
+
+
+def _touched_by_copy(size: int, _begin: int, _end: int) -> tuple[Touch, ...]:
+    return Touch(0, 0, size, False), Touch(1, 0, size, True)
+
+
+def _touched_by_question(_begin: int, _end: int) -> tuple[Touch, ...]:
+    return (Touch(0, 0, 4, False),)
 
 
 def _key(kernel: Kernel, by_rows: bool) -> str:

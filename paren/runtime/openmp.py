@@ -11,14 +11,21 @@ from pathlib import Path
 
 from paren.environment import bound_busy_waiting
 
+FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_wtime")
+SYSTEM_FUNCTIONS = ("sched_yield", "usleep")
+
 
 @dataclass(frozen=True)
 class OpenMP:
-    """Addresses of libgomp's functions: start a team, number of this thread, number of threads."""
+    """Addresses of libgomp's functions: start a team, number of this thread, number of threads, seconds of a clock; and
+    of the system's: give up the processor, sleep for some microseconds. In the order of `paren.codegen.driver.Call`."""
 
     parallel: int
     thread: int
     threads: int
+    clock: int
+    give_up: int
+    sleep: int
 
 
 def _torch_folder() -> Path | None:
@@ -44,7 +51,8 @@ def find_openmp() -> OpenMP | None:
             library = ctypes.CDLL(candidate)
         except OSError:
             continue
-        found = [_address(library, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
+        found = [_address(library, name) for name in FUNCTIONS]
+        found += [_address(ctypes.CDLL(None), name) for name in SYSTEM_FUNCTIONS]
         if None not in found:
             return OpenMP(*(address for address in found if address is not None))
     return None

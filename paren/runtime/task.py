@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from paren.ir.op import Array
 from paren.runtime.array import AnyArray, DeviceArray, on_host
+from paren.runtime.meetings import Reach
 
 Words = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -19,8 +20,11 @@ Addresses = npt.NDArray[np.uint64]
 class Cell:
     """The place of one buffer. Its array may be replaced between runs; tables of addresses that watch it follow.
 
-    `lasting`: what lies there means something after a sequence has run, as state does and an arena does not.
+    `lasting`: what lies there means something after a sequence has run, as state does and an arena does not. `moves`
+    counts how often any cell got another array.
     """
+
+    moves = 0
 
     def __init__(self, array: AnyArray | None = None, lasting: bool = False) -> None:
         self._array = array
@@ -38,6 +42,7 @@ class Cell:
         if array is self._array:
             return
         self._array = array
+        Cell.moves += 1
         address = address_of(array)
         for table, place, offset in self._watchers:
             table[place] = address + offset
@@ -65,14 +70,15 @@ class Task:
     """A step bound to cells. `run` executes it alone; `records` (int64[count words]) are what a device's own
     sequence runs, if it can.
 
-    `keep` holds what the records point to. A task with `flag` does nothing itself: a sequence ends at it if the flag
-    (int32[]) is not 0.
+    `keep` holds what the records point to; `reaches` says for each of them what it touches, or is empty. A task with
+    `flag` does nothing itself: a sequence ends at it if the flag (int32[]) is not 0.
     """
 
     run: Callable[[], None]
     records: Words | None = None
     keep: tuple[object, ...] = field(default=(), repr=False)
     flag: Cell | None = None
+    reaches: tuple[Reach, ...] = field(default=(), repr=False)
 
 
 class Runs(Protocol):

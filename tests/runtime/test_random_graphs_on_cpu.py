@@ -15,7 +15,7 @@ from paren.plan.contractions import normalise_contractions
 from paren.plan.lower import lower
 from paren.plan.memory import place
 from paren.plan.plan import Place, Plan
-from paren.runtime import cpu
+from paren.runtime import cpu, native_call
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
@@ -73,8 +73,9 @@ def test_bits_do_not_depend_on_threads() -> None:
                 np.testing.assert_array_equal(output, alone[name], err_msg=name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "PARALLEL_WORK", 0)
-        patch.setattr(cpu, "PARALLEL_PRODUCT", 0)
+        patch.setattr(cpu, "LEAST_PART", 1)
+        patch.setattr(native_call, "TEAM_WORK", 0)
+        patch.setattr(native_call, "SHORT_WORK", 0)
         check()
 
 
