@@ -67,9 +67,10 @@ class Pace(IntEnum):
     ATTEMPT = 2  # how many times the next attempt runs
     ALONE = 3  # seconds that one time takes on one thread
     WON = 4  # times run by all threads since one thread was measured
+    PROBE = 5  # how many of them there will be before it is measured again
 
 
-FIRST_PACE = {Pace.LEFT: 16, Pace.PATIENCE: 16, Pace.ATTEMPT: 2}
+FIRST_PACE = {Pace.LEFT: 16, Pace.PATIENCE: 16, Pace.ATTEMPT: 2, Pace.PROBE: 64}
 
 # What a waiting processor is told, by the first word of LLVM's name for the target.
 PAUSES = {
@@ -334,6 +335,7 @@ entry:
   %attempt.place = getelementptr i64, ptr %pace, i64 2
   %alone.place = getelementptr i64, ptr %pace, i64 3
   %won.place = getelementptr i64, ptr %pace, i64 4
+  %probe.place = getelementptr i64, ptr %pace, i64 5
   br label %turn
 turn:
   %done = phi i64 [ 0, %entry ], [ %done.next, %judged ]
@@ -381,13 +383,21 @@ lost:
   store i64 2, ptr %attempt.place
   br label %judged
 won:
-  store i64 16, ptr %patience.place
+  %settled = icmp eq i64 %attempt, 64
+  %patience.old = load i64, ptr %patience.place
+  %patience.new = select i1 %settled, i64 16, i64 %patience.old
+  store i64 %patience.new, ptr %patience.place
   %attempt.twice = shl i64 %attempt, 1
   %attempt.next = call i64 @llvm.smin.i64(i64 %attempt.twice, i64 64)
   store i64 %attempt.next, ptr %attempt.place
   %won.old = load i64, ptr %won.place
   %won.sum = add i64 %won.old, %size
-  %due = icmp sge i64 %won.sum, 4096
+  %probe = load i64, ptr %probe.place
+  %due = icmp sge i64 %won.sum, %probe
+  %probe.more = shl i64 %probe, 2
+  %probe.most = call i64 @llvm.smin.i64(i64 %probe.more, i64 4096)
+  %probe.next = select i1 %due, i64 %probe.most, i64 %probe
+  store i64 %probe.next, ptr %probe.place
   %won.next = select i1 %due, i64 0, i64 %won.sum
   store i64 %won.next, ptr %won.place
   %left.new = select i1 %due, i64 16, i64 0

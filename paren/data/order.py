@@ -6,11 +6,14 @@ a run can start at any position.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
 
 ROUNDS = 10
 PIECE = 1 << 13  # indices that are permuted at a time: what is computed on the way stays in the cache
@@ -35,18 +38,18 @@ def permuted(indices: Int64Array, count: int, seed: int, epoch: int) -> Int64Arr
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= count):
         raise ValueError(f"indices must be in 0 .. {count - 1}")
     bits = (count - 1).bit_length()
-    keys = _round_keys(count, seed, epoch)
-    values = indices.astype(np.uint64)
+    rounds = _rounds(count, seed, epoch, tables=indices.size >= 1 << (bits - bits // 2))
+    values = indices.copy()
     outside = np.arange(values.size)
     while outside.size:
         later = []
         for start in range(0, outside.size, PIECE):
             piece = outside[start : start + PIECE]
-            sent = _feistel(values[piece], bits, keys)
+            sent = _feistel(values[piece], bits, rounds)
             values[piece] = sent
-            later.append(piece[sent >= np.uint64(count)])
+            later.append(piece[sent >= count])
         outside = np.concatenate(later)
-    return values.view(np.int64)
+    return values
 
 
 def mix(value: int) -> int:
@@ -61,34 +64,61 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _round_keys(count: int, seed: int, epoch: int) -> list[np.uint64]:
+@dataclass(frozen=True)
+class _Round:
+    """What a round changes one half by, a function of the other half: computed, or, where many numbers are asked for,
+    read from a table of all halves."""
+
+    key: np.uint64
+    mask: np.int64
+    table: Int64Array | None
+
+    def of(self, half: Int64Array, out: Int64Array) -> Int64Array:
+        if self.table is not None:
+            return self.table.take(half, out=out, mode="clip")  # they are all inside; the other modes copy
+        return _mixed(half, self.key, self.mask)
+
+
+@lru_cache(maxsize=8)
+def _rounds(count: int, seed: int, epoch: int, *, tables: bool) -> tuple[_Round, ...]:
+    """Even rounds change the high half, odd ones the low half, which may have one bit less."""
     state = 0
     for part in (count, seed, epoch):
         state = mix(state + 0x9E3779B97F4A7C15 + part)
-    return [np.uint64(mix(state + 0x9E3779B97F4A7C15 * (number + 1))) for number in range(ROUNDS)]
+    low_bits = (count - 1).bit_length() // 2
+    sizes = low_bits, (count - 1).bit_length() - low_bits
+    rounds = []
+    for number in range(ROUNDS):
+        key = np.uint64(mix(state + 0x9E3779B97F4A7C15 * (number + 1)))
+        mask = np.int64((1 << sizes[(number + 1) % 2]) - 1)
+        halves = np.arange(1 << sizes[number % 2], dtype=np.int64)
+        rounds.append(_Round(key, mask, _mixed(halves, key, mask) if tables else None))
+    return tuple(rounds)
 
 
-def _feistel(values: UInt64Array, bits: int, keys: list[np.uint64]) -> UInt64Array:
+def _feistel(values: Int64Array, bits: int, rounds: Sequence[_Round]) -> Int64Array:
     """Permutes the numbers of `bits` bits. The halves may differ by one bit: each round changes one half by a function
     of the other, which can be undone whatever the function is."""
     low_bits = bits // 2
-    low_mask = np.uint64((1 << low_bits) - 1)
-    high_mask = np.uint64((1 << (bits - low_bits)) - 1)
-    low, high = values & low_mask, values >> np.uint64(low_bits)
-    mixed, shifted = np.empty_like(values), np.empty_like(values)
-    for number, key in enumerate(keys):
-        changed, other, mask = (low, high, low_mask) if number % 2 else (high, low, high_mask)
-        _mix_into(mixed, shifted, other, key)
-        mixed &= mask
-        changed ^= mixed
-    return (high << np.uint64(low_bits)) | low
+    low, high = values & ((1 << low_bits) - 1), values >> low_bits
+    scratch = np.empty_like(values)
+    for number, each in enumerate(rounds):
+        if number % 2:
+            low ^= each.of(high, scratch)
+        else:
+            high ^= each.of(low, scratch)
+    return (high << low_bits) | low
 
 
-def _mix_into(value: UInt64Array, shifted: UInt64Array, half: UInt64Array, key: np.uint64) -> None:
-    """Fills `value` with numbers made of `half`; `shifted` is overwritten."""
-    np.add(half, key, out=value)
+def _mixed(half: Int64Array, key: np.uint64, mask: np.int64) -> Int64Array:
+    """Numbers made of `half`, with the bits of `mask`."""
+    value = half.view(np.uint64) + key
+    shifted = np.empty_like(value)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
         np.right_shift(value, np.uint64(shift), out=shifted)
         value ^= shifted
         if factor is not None:
             value *= np.uint64(factor)
+    numbers = value.view(np.int64)
+    numbers &= mask
+    return numbers
