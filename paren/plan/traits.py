@@ -40,7 +40,7 @@ class Traits:
     rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
     is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
     it is busy with any. `own_memory`: whether buffers lie in a memory that is not the host's. `tiles`: how large values
-    are cut. `prices`: by which values are chosen that are made again to fit. `portions`: whether a small graph sums over
+    are cut. `prices`: by which values are chosen that are made again to fit. `portions`: whether small graphs sum over
     examples in portions, which threads make apart."""
 
     rounds_operands: bool = True
