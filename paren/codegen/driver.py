@@ -25,8 +25,8 @@ Everything it calls arrives as an address, so the text is one and the same in ev
 of units; a function computes each unit alike wherever it runs, so the number of threads does not show in bits.
 
 All times of a sequence are one parallel region of libgomp. A team keeps its threads: each runs its part of a record
-after its part of the record before, and waits for the others only where a record says so, and behind the last record
-if the sequence runs again. It waits by looking at a counter, then by giving up its processor, at last by sleeping.
+after its part of the record before, and waits for the others (in libgomp's barrier, which looks for some microseconds
+and then sleeps) only where a record says so, and behind the last record if the sequence runs again.
 
 A short sequence gains by a team only on a quiet machine whose processors are near to each other, so `paced` measures:
 it runs some times on one thread, then on all; where that takes longer (or, at first, while threads wake up, four times
@@ -49,14 +49,13 @@ class Kind(IntEnum):
 
 
 class Call(IntEnum):
-    """Places in the table of addresses: libgomp's functions, then the system's."""
+    """Places in the table of addresses: libgomp's functions."""
 
     PARALLEL = 0
     THREAD = 1
     THREADS = 2
     CLOCK = 3
-    YIELD = 4
-    SLEEP = 5
+    MEET = 4
 
 
 class Pace(IntEnum):
@@ -72,22 +71,9 @@ class Pace(IntEnum):
 
 FIRST_PACE = {Pace.LEFT: 16, Pace.PATIENCE: 16, Pace.ATTEMPT: 2, Pace.PROBE: 64}
 
-# What a waiting processor is told, by the first word of LLVM's name for the target.
-PAUSES = {
-    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
-    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
-    "arm64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
-}
-
-
-def emit_driver(architecture: str) -> str:
-    """An LLVM module with `i64 @run(ptr records, i64 count, ptr table, i64 times, i64 team, ptr pace)`: how many times
-    the records ran to their end. `pace` is null or int64[len(Pace)]."""
-    declaration, pause = PAUSES.get(architecture, ("", ""))
-    return declaration + _DRIVER.replace("PAUSE", pause)
-
-
-_DRIVER = """
+# `i64 @run(ptr records, i64 count, ptr table, i64 times, i64 team, ptr pace)` gives how many times the records ran to
+# their end; `pace` is null or int64[len(Pace)].
+DRIVER = """
 define internal i64 @get(ptr %record, i64 %number) alwaysinline {
   %place = getelementptr i64, ptr %record, i64 %number
   %value = load i64, ptr %place
@@ -184,53 +170,20 @@ finish:
   ret void
 }
 
-define internal void @meet(ptr %work, i64 %target) {
-entry:
-  %table = call ptr @address(ptr %work, i64 2)
-  %arrived = getelementptr i64, ptr %work, i64 8
-  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
-  br label %look
-look:
-  %looks = phi i64 [ 0, %entry ], [ %looks.next, %pause ], [ %looks.next, %yield ], [ %looks.next, %sleep ]
-  %now = load atomic i64, ptr %arrived acquire, align 8
-  %all = icmp sge i64 %now, %target
-  br i1 %all, label %met, label %wait
-wait:
-  %looks.next = add i64 %looks, 1
-  %short = icmp slt i64 %looks, 2000
-  br i1 %short, label %pause, label %long
-pause:
-  PAUSE
-  br label %look
-long:
-  %hopes = icmp slt i64 %looks, 3000
-  br i1 %hopes, label %yield, label %sleep
-yield:
-  %yield.by = call ptr @address(ptr %table, i64 4)
-  %yielded = call i32 %yield.by()
-  br label %look
-sleep:
-  %sleep.by = call ptr @address(ptr %table, i64 5)
-  %slept = call i32 %sleep.by(i32 50)
-  br label %look
-met:
-  ret void
-}
-
 define internal void @passes(ptr %work, i64 %thread, i64 %threads) {
 entry:
   %records = call ptr @address(ptr %work, i64 0)
   %count = call i64 @get(ptr %work, i64 1)
   %times = call i64 @get(ptr %work, i64 3)
   %alone = icmp eq i64 %threads, 1
+  %table = call ptr @address(ptr %work, i64 2)
+  %meet = call ptr @address(ptr %table, i64 4)
   br label %pass
 pass:
   %done = phi i64 [ 0, %entry ], [ %done.next, %together ], [ %done.next, %passed ]
-  %met.pass = phi i64 [ 0, %entry ], [ %met.again, %together ], [ 0, %passed ]
   br label %step
 step:
   %i = phi i64 [ 0, %pass ], [ %next, %stepped ]
-  %met = phi i64 [ %met.pass, %pass ], [ %met.now, %stepped ]
   %words = mul i64 %i, 16
   %record = getelementptr i64, ptr %records, i64 %words
   %kind = call i64 @get(ptr %record, i64 0)
@@ -242,11 +195,9 @@ step:
   %meets = select i1 %alone, i1 false, i1 %meets.team
   br i1 %meets, label %wait, label %ready
 wait:
-  %met.more = add i64 %met, %threads
-  call void @meet(ptr %work, i64 %met.more)
+  call void %meet()
   br label %ready
 ready:
-  %met.now = phi i64 [ %met, %step ], [ %met.more, %wait ]
   %asks = icmp eq i64 %kind, 2
   br i1 %asks, label %ask, label %share
 ask:
@@ -278,8 +229,7 @@ passed.any:
 passed:
   br i1 %alone, label %pass, label %together
 together:
-  %met.again = add i64 %met.now, %threads
-  call void @meet(ptr %work, i64 %met.again)
+  call void %meet()
   br label %pass
 finish:
   %result = phi i64 [ %done, %ask ], [ %done.next, %passed.any ]
@@ -308,9 +258,7 @@ define internal void @member(ptr %work) {
 define internal i64 @several(ptr %work, i64 %times, i64 %team) {
 entry:
   %times.place = getelementptr i64, ptr %work, i64 3
-  %arrived = getelementptr i64, ptr %work, i64 8
   store i64 %times, ptr %times.place
-  store i64 0, ptr %arrived
   %alone = icmp sle i64 %team, 1
   br i1 %alone, label %serial, label %together
 serial:
@@ -412,7 +360,7 @@ finish:
 
 define i64 @run(ptr %records, i64 %count, ptr %table, i64 %times, i64 %team, ptr %pace) {
 entry:
-  %work = alloca [16 x i64], align 64
+  %work = alloca [5 x i64]
   %work.1 = getelementptr i64, ptr %work, i64 1
   %work.2 = getelementptr i64, ptr %work, i64 2
   store ptr %records, ptr %work

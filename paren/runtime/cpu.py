@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.codegen.division import arithmetic, divide, workspace_bytes
-from paren.codegen.driver import MOST_POINTERS, WORDS, Call, Kind, emit_driver
+from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
 from paren.codegen.llvm import emit_kernel, parallel_units
 from paren.codegen.loops import arrange, work
 from paren.codegen.product import emit_product
@@ -89,8 +89,7 @@ class CpuDevice:
         self._table = np.zeros(len(Call), np.uint64)
         if self._openmp is not None:
             self._table[:] = astuple(self._openmp)
-        driver = emit_driver(self.compiler.architecture)
-        self._run = RUN(self.compiler.load({"driver": driver}, "run")["driver"])
+        self._run = RUN(self.compiler.load({"driver": DRIVER}, "run")["driver"])
 
     @property
     def target(self) -> str:

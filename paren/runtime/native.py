@@ -44,8 +44,7 @@ class Compiler:
         self.machine = Machine()
         features = self.machine.has
         self.vector_bits = WIDE if features.get("avx512f") and features.get("avx512vl") else None
-        self.architecture = llvm.get_default_triple().split("-")[0]
-        self.tile = choose_tile(self.architecture, features, self.machine.processor)
+        self.tile = choose_tile(llvm.get_default_triple().split("-")[0], features, self.machine.processor)
         self.compiled = 0
         self.reused = 0
         self._jit = llvm.create_lljit_compiler()

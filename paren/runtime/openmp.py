@@ -11,21 +11,19 @@ from pathlib import Path
 
 from paren.environment import bound_busy_waiting
 
-FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_wtime")
-SYSTEM_FUNCTIONS = ("sched_yield", "usleep")
+FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_wtime", "GOMP_barrier")
 
 
 @dataclass(frozen=True)
 class OpenMP:
-    """Addresses of libgomp's functions: start a team, number of this thread, number of threads, seconds of a clock; and
-    of the system's: give up the processor, sleep for some microseconds. In the order of `paren.codegen.driver.Call`."""
+    """Addresses of libgomp's functions, in the order of `paren.codegen.driver.Call`: start a team, number of this
+    thread, number of threads, seconds of a clock, wait for all threads of the team."""
 
     parallel: int
     thread: int
     threads: int
     clock: int
-    give_up: int
-    sleep: int
+    meet: int
 
 
 def _torch_folder() -> Path | None:
@@ -52,7 +50,6 @@ def find_openmp() -> OpenMP | None:
         except OSError:
             continue
         found = [_address(library, name) for name in FUNCTIONS]
-        found += [_address(ctypes.CDLL(None), name) for name in SYSTEM_FUNCTIONS]
         if None not in found:
             return OpenMP(*(address for address in found if address is not None))
     return None
