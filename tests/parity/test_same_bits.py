@@ -15,7 +15,7 @@ from compiled_training import EXAMPLES, Trainer, examples
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.passes.assemble import SQUARES
-from paren.runtime import cpu
+from paren.runtime import cpu, native_call
 from paren.train.metrics import without_measured
 
 PROGRAM = """
@@ -103,17 +103,18 @@ def test_the_reference_device_agrees_with_the_cpu(name: str, tmp_path: Path) -> 
 def test_threads_do_not_show_in_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Initialisation, two whole steps with their gradients and norms give the same bytes for any threads, which share
     all kernels and products, however small."""
-    monkeypatch.setattr(cpu, "PARALLEL_WORK", 0)
-    monkeypatch.setattr(cpu, "PARALLEL_PRODUCT", 0)
+    monkeypatch.setattr(cpu, "LEAST_PART", 1)
+    monkeypatch.setattr(native_call, "TEAM_WORK", 0)
+    monkeypatch.setattr(native_call, "SHORT_WORK", 0)
     made = smoke(name)
-    trainers = [Trainer(made, threads=threads) for threads in (1, 2, 3)]
+    trainers = [Trainer(made, threads=threads) for threads in (1, 2, 3, 4)]
     states = [{slot: value.tobytes() for slot, value in each.parameters.items()} for each in trainers]
-    assert states[0] == states[1] == states[2]
+    assert all(state == states[0] for state in states)
     for fields in examples(made, tmp_path, 2):
         for each in trainers:
             each.step(fields)
         gradients = [{slot: value.tobytes() for slot, value in each.gradients.items()} for each in trainers]
-        assert gradients[0] == gradients[1] == gradients[2]
+        assert all(gradient == gradients[0] for gradient in gradients)
         assert len({float(each.engine._registers[SQUARES]) for each in trainers}) == 1
         states = [{slot: value.tobytes() for slot, value in each.engine.slots().items()} for each in trainers]
-        assert states[0] == states[1] == states[2]
+        assert all(state == states[0] for state in states)
