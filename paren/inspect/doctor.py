@@ -38,7 +38,10 @@ def examine() -> Examination:
             machine.check_device(environment.device),
             machine.check_speed(environment.cache),
         ]
-    rows += [*machine.check_cuda(), *(installation.check_optional(*entry) for entry in installation.OPTIONAL)]
+    rows += [
+        *machine.check_cuda(environment.cache if environment else None),
+        *(installation.check_optional(*entry) for entry in installation.OPTIONAL),
+    ]
     return Examination(tuple(rows))
 
 

@@ -16,7 +16,7 @@ from paren.plan.plan import Matrix, Product
 from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.requirements import examine_cuda
-from paren.runtime.device import open_device
+from paren.runtime.device import Device, open_device
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory, processor_quota
 from paren.runtime.openmp import find_openmp
@@ -51,14 +51,8 @@ def check_products() -> Row:
     def attempt() -> str:
         from paren.runtime.cpu import CpuDevice  # llvmlite
 
-        device, size = CpuDevice(1), 40
-        lines = Matrix(0, 0, size, False, ())
-        product = Product(lines, lines, lines, size, size, size, (), False, (), ())
-        numbers = np.arange(size * size, dtype=np.float32).reshape(size, size) % 7
-        result = np.zeros_like(numbers)
-        device.library(product, (DType.FLOAT32,) * 3, Cell(numbers), Cell(numbers), Cell(result)).run()
-        if not np.array_equal(result, numbers @ numbers):
-            raise ArithmeticError("a product of small integers is wrong")
+        device = CpuDevice(1)
+        _multiply(device)
         tile = device.compiler.tile
         return f"tiles of {tile.rows} x {tile.columns(DType.FLOAT32)} in vectors of {tile.bits} bits"
 
@@ -111,22 +105,49 @@ def check_device(name: str) -> Row:
 def check_speed(cache: Path) -> Row:
     """The limits of the machine that reports count on, measured again; the best of all measurements is kept."""
 
-    def attempt() -> str:
-        limits = limits_of(open_device("cpu", None, cache / "kernels"), cache, again=True)
-        rates = [f"{name} products {rate / 1e9:.0f} GFLOP/s" for name, rate in limits.products.items()]
-        return ", ".join([*rates, f"memory {limits.traffic / 1e9:.0f} GB/s"])
-
-    return _attempt("speed", FAIL, "E-DEV-104", attempt)
+    return _attempt("speed", FAIL, "E-DEV-104", lambda: _rates(open_device("cpu", None, cache / "kernels"), cache))
 
 
-def check_cuda(probes: Probes | None = None) -> list[Row]:
+def check_cuda(cache: Path | None, probes: Probes | None = None) -> list[Row]:
     """A row for each requirement of CUDA; the CPU alone is enough, so none of them fails the machine. Where all hold, a
-    card computes a product of matrices."""
-    findings = examine_cuda(probes if probes is not None else MachineProbes())
-    return [
+    card multiplies matrices, and its limits are measured; `cache` as for `check_speed`."""
+    probes = probes if probes is not None else MachineProbes()
+    findings = list(examine_cuda(probes))
+    rows = [
         Row(f"cuda: {finding.name}", PASS if finding.code is None else NOTE, finding.detail, finding.code)
         for finding in findings
     ]
+    if cache is None or any(finding.stops for finding in findings):
+        return rows
+
+    def attempt() -> str:
+        device = open_device("cuda", None, cache / "kernels", probes=probes)
+        _multiply(device)
+        return _rates(device, cache)
+
+    return [*rows, _attempt("cuda: speed", NOTE, "E-DEV-033", attempt)]
+
+
+def _multiply(device: Device) -> None:
+    """A product of small integers on a device. Raises `ArithmeticError` if it is wrong."""
+    size = 40
+    numbers = np.arange(size * size, dtype=np.float32).reshape(size, size) % 7
+    operands = device.allocate(numbers.nbytes).view(np.dtype(np.float32)).reshape(numbers.shape)
+    result = device.allocate(numbers.nbytes).view(np.dtype(np.float32)).reshape(numbers.shape)
+    operands[...] = numbers
+    lines = Matrix(0, 0, size, False, ())
+    product = Product(lines, lines, lines, size, size, size, (), False, (), ())
+    device.library(product, (DType.FLOAT32,) * 3, Cell(operands), Cell(operands), Cell(result)).run()
+    device.synchronise()
+    if not np.array_equal(np.asarray(result), numbers @ numbers):
+        raise ArithmeticError("a product of small integers is wrong")
+
+
+def _rates(device: Device, cache: Path) -> str:
+    """The limits of a device, measured again, in words."""
+    limits = limits_of(device, cache, again=True)
+    rates = [f"{name} products {rate / 1e9:.0f} GFLOP/s" for name, rate in limits.products.items()]
+    return ", ".join([*rates, f"memory {limits.traffic / 1e9:.0f} GB/s"])
 
 
 def _attempt(name: str, state: str, code: str, attempt: Callable[[], str]) -> Row:

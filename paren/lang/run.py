@@ -155,9 +155,9 @@ def _precision(options: Options) -> str:
         options.session.record(
             ParenError(
                 "E-DEFRUN-004",
-                ":precision float16 needs CUDA, which this version of paren does not have yet",
+                ":precision float16 is not there yet, on any device",
                 options.place("precision"),
-                fix="write :precision bfloat16, which the CPU computes in, or off for float32",
+                fix="write :precision bfloat16, which every device computes in, or off for float32",
             )
         )
         return "off"

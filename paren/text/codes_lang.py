@@ -310,7 +310,7 @@ register(
 register(
     "E-DEFRUN-004",
     "a precision that is not available",
-    "float16 needs CUDA, which this version does not have yet. The CPU computes in float32 and in bfloat16.",
+    "float16 needs its gradients scaled, which is not there yet. Every device computes in float32 and in bfloat16.",
     "Write :precision bfloat16 or off.",
 )
 register(

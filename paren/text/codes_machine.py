@@ -116,7 +116,8 @@ register(
 register(
     "E-DEV-030",
     "no cuDNN, or an old one",
-    "Attention on a card is computed by cuDNN 9.13 or newer where torch brings it, else by torch's flash attention.",
+    "Attention on a card is computed by cuDNN 9.13 or newer where torch brings it; where it is missing or refuses, by "
+    "torch's flash attention.",
     "Nothing has to be done; a newer torch brings a newer cuDNN.",
 )
 register(
@@ -130,6 +131,12 @@ register(
     "other processes on the card",
     "They hold memory that the plan cannot use, and take turns with paren's kernels, which makes a step slower.",
     "Nothing has to be done; end them for their memory and their time.",
+)
+register(
+    "E-DEV-033",
+    "a card that fails",
+    "All that CUDA needs is there, and a product of matrices on the card or the measurement of its speed failed.",
+    "See what the row says, and what nvidia-smi says of the card; restart the machine if it says nothing.",
 )
 register(
     "E-MEM-001",

@@ -17,6 +17,7 @@ from paren.runtime.cuda import driver_libraries
 from paren.runtime.cuda.driver_libraries import Visible
 from paren.runtime.memory import read_lines
 
+UNNAMED = 64 << 20  # bytes in use that the driver may hold itself, where no process is named
 _TRIAL = 'extern "C" __global__ void k_trial(float *p) { p[threadIdx.x] *= 2.0f; }\n'
 
 
@@ -173,7 +174,7 @@ class MachineProbes:
         # process computes on a card already: torch then holds some of it.
         held = sum(held for _, held in others)
         if not usage.processes and not _computes():
-            held = usage.used
+            held = usage.used if usage.used > UNNAMED else 0
         names = tuple(_process_name(number) for number, _ in others)
         return Occupancy(usage.free, usage.total, held, names)
 

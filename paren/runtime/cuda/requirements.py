@@ -188,8 +188,9 @@ def _judge_attention(probes: Probes, _ordinal: int) -> Finding:
     version = probes.cudnn
     if version is not None and version >= LEAST_CUDNN:
         return Finding("cuDNN", _dotted(version))
-    found = "was not found" if version is None else f"{_dotted(version)} is older than {_dotted(LEAST_CUDNN)}"
-    reason = f"cuDNN {found}: attention takes torch's flash attention instead"
+    reason = "cuDNN was not found: attention takes torch's flash attention instead"
+    if version is not None:
+        reason = f"cuDNN {_dotted(version)} is older than {_dotted(LEAST_CUDNN)}: it may refuse attention"
     return Finding("cuDNN", reason, "E-DEV-030", (), "pip install --upgrade torch", needed=False)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from defined_kernels import defined_device
+from fake_card import FakeCard
 from fake_probes import GIB, H200, FakeProbes, several
 
 from paren.inspect import machine
 from paren.inspect.examination import NOTE, PASS, Row
+from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.probes import Compiler, Driver, MachineProbes, Occupancy, Torch
 from paren.runtime.cuda.requirements import examine_cuda, require_cuda
 from paren.runtime.cuda.visible import describe_mask
@@ -233,7 +237,7 @@ def test_what_is_enough() -> None:
 
 
 def test_what_stops_nothing_and_is_said() -> None:
-    old = "cuDNN 9.10.2 is older than 9.13: attention takes torch's flash attention instead"
+    old = "cuDNN 9.10.2 is older than 9.13: it may refuse attention"
     shared = Occupancy(90 * GIB, 140 * GIB, 50 * GIB, ("1234 (python)",))
     _, findings = require_cuda("cuda", 0, replace(FINE, cudnn=(9, 10, 2), occupied=shared))
     assert [(finding.code, finding.detail) for finding in findings if finding.code] == [
@@ -250,7 +254,7 @@ def test_what_stops_nothing_and_is_said() -> None:
 
 
 def test_the_doctor_looks_at_all_that_can_be_looked_at() -> None:
-    rows = machine.check_cuda(replace(FINE, torch=CPU_BUILD, driver=None, cards=()))
+    rows = machine.check_cuda(None, replace(FINE, torch=CPU_BUILD, driver=None, cards=()))
     assert rows == [
         Row("cuda: torch", NOTE, "torch 2.13.0+cpu is built for the CPU only", "E-DEV-020"),
         Row("cuda: driver", NOTE, "no NVIDIA driver was found", "E-DEV-023"),
@@ -263,6 +267,23 @@ def test_the_doctor_looks_at_all_that_can_be_looked_at() -> None:
         Row("cuda: GPU memory", NOTE, "not looked at: driver comes first", "E-DEV-023"),
         Row("cuda: other processes", NOTE, "not looked at: driver comes first", "E-DEV-023"),
     ]
+
+
+def test_where_all_holds_the_doctor_computes_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(name: str, threads: int | None, cache: Path, probes: FakeProbes) -> CudaDevice:
+        assert (name, threads, cache, probes) == ("cuda", None, tmp_path / "kernels", FINE)
+        return defined_device()[0]
+
+    monkeypatch.setattr(machine, "open_device", opened)
+    monkeypatch.setattr(machine, "_rates", lambda device, cache: f"rates of {device.target} in {cache.name}")
+    *rows, last = machine.check_cuda(tmp_path, FINE)
+    assert {row.state for row in rows} == {PASS}
+    assert last == Row("cuda: speed", PASS, f"rates of Fake sm_90 definition in {tmp_path.name}")
+    monkeypatch.setattr(FakeCard, "multiply", lambda *_: None)
+    assert machine.check_cuda(tmp_path, FINE)[-1] == Row(
+        "cuda: speed", NOTE, "a product of small integers is wrong", "E-DEV-033"
+    )
+    assert machine.check_cuda(None, FINE) == rows
 
 
 def test_this_machine_answers_every_probe(monkeypatch: pytest.MonkeyPatch) -> None:
