@@ -25,6 +25,7 @@ from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
 from paren.text.errors import InternalError
 
+LIBRARY = "libcuda.so.1"  # of the driver
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
 _FUNCTIONS = {
@@ -70,7 +71,7 @@ class Card:
         properties = torch.cuda.get_device_properties(index)
         self.card = str(properties.name)
         self.architecture = f"sm_{properties.major}{properties.minor}"
-        self._cuda = _Cuda("libcuda.so.1", _FUNCTIONS)
+        self._cuda = _Cuda(LIBRARY, _FUNCTIONS)
         self._context = c_void_p()
         self._cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
         torch.cuda.set_device(index)
@@ -88,7 +89,7 @@ class Card:
             try:
                 memory = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", self._index))
             except torch.OutOfMemoryError as refusal:
-                raise OutOfMemoryError(str(refusal).splitlines()[0]) from refusal
+                raise OutOfMemoryError(_first_line(refusal)) from refusal
         return memory.data_ptr(), memory
 
     def release(self) -> None:
@@ -148,6 +149,8 @@ class Card:
             self._enter()
             try:
                 self._attentions.attend(step, addresses)
+            except torch.OutOfMemoryError as refusal:
+                raise OutOfMemoryError(_first_line(refusal)) from refusal
             except RuntimeError as error:
                 raise InternalError("cuda", f"{step.nodes[0]}: {error}") from error
 
@@ -191,3 +194,7 @@ class Card:
         if not getattr(self._ready, "entered", False):
             self._cuda.call("cuCtxSetCurrent", self._context)
             self._ready.entered = True
+
+
+def _first_line(refusal: Exception) -> str:
+    return str(refusal).partition("\n")[0]

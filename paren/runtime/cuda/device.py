@@ -91,13 +91,16 @@ class CudaDevice:
         try:
             return self.driver.allocate(size)
         except OutOfMemoryError as refusal:
-            free, total = self.driver.memory()
-            raise ParenError(
-                "E-MEM-002",
-                f"{show_bytes(size)} could not be allocated, {show_bytes(free)} are free",
-                notes=[Note(f"the card has {show_bytes(total)}"), Note(f"the system said: {refusal}")],
-                fix="make the model or the microbatch smaller, or end other programs",
-            ) from refusal
+            raise self._refused(show_bytes(size), refusal) from refusal
+
+    def _refused(self, what: str, refusal: OutOfMemoryError) -> ParenError:
+        free, total = self.driver.memory()
+        return ParenError(
+            "E-MEM-002",
+            f"{what} could not be allocated, {show_bytes(free)} are free",
+            notes=[Note(f"the card has {show_bytes(total)}"), Note(f"the system said: {refusal}")],
+            fix="make the model or the microbatch smaller, or end other programs",
+        )
 
     def load(
         self,
@@ -139,7 +142,10 @@ class CudaDevice:
         addresses = _watched(list(used.values()))
 
         def issue(ended: int) -> None:
-            self.driver.attend(step, dict(zip(used, addresses.tolist(), strict=True)))
+            try:
+                self.driver.attend(step, dict(zip(used, addresses.tolist(), strict=True)))
+            except OutOfMemoryError as refusal:
+                raise self._refused(f"what the library needs for {step.nodes[0]}", refusal) from refusal
 
         return _work(issue, list(used.values()), any(cells[id].lasting for id in step.writes))
 

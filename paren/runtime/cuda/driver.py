@@ -49,7 +49,7 @@ class Driver(Transfers, Protocol):
         """One call of the library for products; the addresses are those of the first matrices."""
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
-        """A step of attention whose buffers lie at these addresses, by their ids."""
+        """A step of attention whose buffers lie at these addresses, by their ids. Raises `OutOfMemoryError`."""
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         """What `issue` starts as one graph: each call of the result runs it all, and returns at once."""

@@ -24,12 +24,13 @@ from paren.ir.graph import Builder, Graph
 from paren.ir.op import Array
 from paren.ir.types import DType, TensorType
 from paren.pipeline import Planning, plan_graph
-from paren.plan.plan import Matrix, Place, Plan, Product
+from paren.plan.plan import Attention, Heads, Matrix, Place, Plan, Product
 from paren.plan.traits import CUDA
 from paren.runtime import device as runtime_device
 from paren.runtime.array import AnyArray, DeviceArray
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.cuda.device import CudaDevice
+from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.kernels import Emitter
 from paren.runtime.cuda.probes import Occupancy
 from paren.runtime.device import open_device
@@ -315,6 +316,23 @@ def test_a_refused_allocation_has_a_code() -> None:
         "the system said: CUDA out of memory. Tried to allocate 2097152 bytes.",
     ]
     assert error.fix == "make the model or the microbatch smaller, or end other programs"
+
+
+def test_memory_that_a_library_does_not_get_has_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise OutOfMemoryError("CUDA out of memory.")
+
+    device, card = defined_device(1 << 20)
+    monkeypatch.setattr(card, "attend", refuse)
+    heads = Heads(0, 0, (8, 8, 8))
+    step = Attention((heads,) * 3, (heads,), None, 1, 1, 1, 1, 1, 8, False, 1.0, (), ("%3 attention",))
+    task = device.attend(step, {0: Cell(array(device, (8,), DType.BFLOAT16))})
+    for run in (task.run, device.sequence([task, task])):
+        with pytest.raises(ParenError) as caught:
+            run()
+        assert caught.value.code == "E-MEM-002"
+        wanted = "what the library needs for %3 attention could not be allocated, 1 MiB are free"
+        assert caught.value.message == wanted
 
 
 def test_what_is_available_leaves_a_reserve() -> None:
