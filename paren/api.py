@@ -164,7 +164,8 @@ class Experiment:
         tf32: bool = False,
     ) -> Explanation:
         """The lowering report: of a run on this machine, whose kernels are compiled for it, or on a card that is not
-        there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`). Trains nothing.
+        there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`), for which the kernels
+        are compiled where NVRTC is installed. Trains nothing.
 
         With both `device` and `memory`, the device has only so much memory; if it is `cuda`, it need not be there.
         `stacking`, `patterns` and `tf32` as for `run`; without a stacking the predicted one is taken, which a run may
@@ -176,7 +177,12 @@ class Experiment:
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
             choice = replace(choice, most=most_stacked(first, target.memory))
-            return explain(candidate.program, candidate.plans, target, stacking=choice.told)
+            code = None
+            if arch is not None:
+                from paren.inspect.card_code import compile_for_card  # the emitter for cards, which nothing else needs
+
+                code = compile_for_card(candidate.plans, arch, read_environment().cache / "kernels")
+            return explain(candidate.program, candidate.plans, target, stacking=choice.told, code=code)
         environment = read_environment()
         opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
         size = parse_size(memory, "--memory") if memory is not None else environment.memory

@@ -94,6 +94,9 @@ def check_verbs(checks: Checks, device: CudaDevice) -> None:
             _products(device, dtypes, said)
     with checks.check("a product inside a graph, twice the same bits"):
         _product_bits(device)
+    for causal, groups, repeat, width in ((True, 12, 1, 64), (False, 3, 1, 32), (True, 2, 3, 128), (False, 1, 4, 8)):
+        with checks.check(f"attention, causal {causal}, {groups} x {repeat} heads of {width}") as said:
+            _attention(device, (causal, groups, repeat, width), said)
 
 
 def placed(device: CudaDevice, values: Array) -> DeviceArray:
@@ -228,7 +231,7 @@ def _values(nodes: dict[str, TensorType]) -> dict[str, Array]:
     generator = np.random.default_rng(7)
     values: dict[str, Array] = {}
     for name, type_ in nodes.items():
-        if type_.dtype.numpy.kind == "f":
+        if type_.dtype in (F32, F64, BF16):
             values[name] = generator.normal(size=type_.shape).astype(type_.dtype.numpy)
         else:
             values[name] = generator.integers(0, 5000, type_.shape).astype(type_.dtype.numpy)
@@ -384,6 +387,44 @@ def _product_bits(device: CudaDevice) -> None:
         run()
         bits += [np.asarray(result.array).tobytes() for result in results]
     require(len(set(bits)) == 1, "the bits differ from run to run")
+
+
+# Attention ----------------------------------------------------------------------------------------------------------
+
+
+def _attention(device: CudaDevice, case: tuple[bool, int, int, int], said: list[str]) -> None:
+    """The result and all gradients against their definition, and the same bits from call to call and by a graph."""
+    causal, groups, repeat, width = case
+    builder = Builder("attend")
+    q, g = (_input(builder, name, 3, 130, groups, repeat, width, dtype=BF16) for name in "qg")
+    k, v = (_input(builder, name, 3, 130, groups, width, dtype=BF16) for name in "kv")
+    attrs = {"causal": causal, "scale": width**-0.5}
+    result = builder.emit("attention", (q, k, v), attrs, SPAN)
+    kept = builder.emit("attention_statistics", (q, k), attrs, SPAN)
+    outputs = {"result": result, "statistics": kept}
+    for of in range(3):
+        gradient = builder.emit("attention_gradient", (q, k, v, result, kept, g), {**attrs, "of": of}, SPAN)
+        outputs[f"gradient of {'qkv'[of]}"] = gradient
+    graph = builder.graph(outputs)
+    plan = plan_graph(graph, (), Planning(traits=CUDA))
+    values = _values({buffer.name: buffer.type for buffer in plan.buffers if buffer.name})
+    wanted = evaluate(graph, values)
+    state = {name: placed(device, value) for name, value in values.items()}
+    executable, arena = Executable(device, plan), device.allocate(max(64, plan.arena_bytes))
+    bits: dict[str, set[bytes]] = {name: set() for name in wanted}
+    for _ in range(4):
+        arena[...] = 0xFF
+        found = {name: np.asarray(array) for name, array in executable.run(state, state, arena).items()}
+        for name, array in found.items():
+            bits[name].add(array.tobytes())
+    apart = {
+        name: float(np.linalg.norm(found[name].astype(np.float64) - right) / np.linalg.norm(right))
+        for name, right in ((name, each.astype(np.float64)) for name, each in wanted.items())
+    }
+    said.append(", ".join(f"{name} {value:.1e}" for name, value in apart.items()))
+    said += device.driver.notes
+    require(all(value < 1e-2 for value in apart.values()), f"far from the definition: {apart}")
+    require(all(len(each) == 1 for each in bits.values()), f"bits differ: { {n: len(b) for n, b in bits.items()} }")
 
 
 # All ----------------------------------------------------------------------------------------------------------------

@@ -29,11 +29,13 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 # needed by most commands.
 LATE = {
     "cuda": "optional: cuda-bindings, of the extra of that name",
+    "cudnn": "optional: nvidia-cudnn-frontend, for attention on cards",
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
     "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
+    "paren.inspect.card_code": "the emitter for cards; a report on the machine itself does without",
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",

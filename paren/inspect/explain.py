@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paren.forecast.fit import smallest_change
 from paren.forecast.memory import MemoryPlan, memory_of
@@ -22,6 +23,9 @@ from paren.plan.plan import Plan
 from paren.train.files import Files, json_bytes, write_atomically
 from paren.train.run_directory import make_folder, not_writable
 from paren.train.state import Json
+
+if TYPE_CHECKING:
+    from paren.inspect.card_code import CardCode
 
 FORMAT = 1
 REPORT = Path("report") / "lowering.json"
@@ -53,7 +57,8 @@ class PatternReport:
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """The report. `data` is for scripts; as text it is one screen; `compiling` is None where nothing was compiled, as
-    for a card that is not there. `fix`: the smallest change with which it would fit, where it does not."""
+    for a card that is not there. `fix`: the smallest change with which it would fit, where it does not. `code`: what
+    the kernels take of a card, where they could be compiled for it."""
 
     program: Program
     target: Target
@@ -64,6 +69,7 @@ class Explanation:
     fallbacks: tuple[str, ...]
     stacking: Mapping[str, Json] = field(default_factory=dict)
     fix: str | None = None
+    code: CardCode | None = None
 
     @property
     def fits(self) -> bool:
@@ -104,6 +110,7 @@ class Explanation:
             "stacking": dict(self.stacking),
             "seconds": self.seconds,
             "compiling": None if self.compiling is None else vars(self.compiling),
+            "code": None if self.code is None else self.code.data,
             "fallbacks": list(self.fallbacks),
             "patterns": patterns,
             "graphs": graphs,
@@ -154,6 +161,7 @@ def explain(
     compiling: Compiling | None = None,
     fallbacks: Sequence[str] = (),
     stacking: Mapping[str, Json] | None = None,
+    code: CardCode | None = None,
 ) -> Explanation:
     """The report of a program's plans on a target. Where they do not fit, more are made to find what would."""
     memory = memory_of(program, plans)
@@ -168,6 +176,7 @@ def explain(
         tuple(fallbacks),
         stacking or {},
         None if fits else smallest_change(program, memory.planned, target.memory, plans.planning),
+        code,
     )
 
 

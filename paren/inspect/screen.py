@@ -30,7 +30,7 @@ NOMINAL = Limits(1.0, {"float32": 10.0}, 10.0, 0.0)
 
 def draw_screen(report: Explanation) -> str:
     """At most `HEIGHT` lines of at most `WIDTH` columns; what does not fit is said to be in the JSON."""
-    head = [*_header(report), *_memory(report), *_stacking(report), *_time(report), *_compiling(report)]
+    head = [*_header(report), *_memory(report), *_stacking(report), *_time(report), *_compiling(report), *_code(report)]
     patterns = _patterns(report)
     graphs = _graphs(report.graphs)
     room = HEIGHT - len(head) - len(patterns) - len(graphs)
@@ -120,6 +120,28 @@ def _compiling(report: Explanation) -> list[str]:
     for number, fallback in enumerate(report.fallbacks):
         lines += _lines("" if number else "fallbacks", fallback)
     return lines
+
+
+def _code(report: Explanation) -> list[str]:
+    """What the kernels take of a card that they were compiled for."""
+    code = report.code
+    if code is None or not code.kernels:
+        return []
+    registers = max(kernel.resources.registers for kernel in code.kernels)
+    shared = max(kernel.resources.shared for kernel in code.kernels)
+    spilling = [kernel for kernel in code.kernels if kernel.resources.spilled]
+    spills = "none spills registers"
+    if spilling:
+        most = max(spilling, key=lambda kernel: kernel.resources.spilled)
+        place = show_place(most.place, report.program.path)
+        spills = (
+            f"{len(spilling)} spill registers, {most.name} at {place} {show_bytes(most.resources.spilled)} a thread"
+        )
+    text = (
+        f"{len(code.kernels)} kernels for {code.architecture} by {code.compiler}: at most {registers} registers a "
+        f"thread and {show_bytes(shared)} of shared memory a block; {spills}"
+    )
+    return _lines("code", text)
 
 
 def _patterns(report: Explanation) -> list[str]:

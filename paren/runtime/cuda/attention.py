@@ -1,22 +1,25 @@
-"""Steps of attention by the libraries in torch, cuDNN and FlashAttention, on the stream that is torch's current one.
+"""Steps of attention by libraries: cuDNN's own graphs where its package is installed, else what torch has inside, cuDNN
+and FlashAttention, on the stream that is torch's current one.
 
-Results are taken from where the library put them to where the plan wants them. All of this may be captured in a graph,
+What torch computes is taken from where it put it to where the plan wants it. All of this may be captured in a graph,
 once it ran outside of one: the libraries load and choose their kernels at the first call of each shape.
 
-The backward is FlashAttention's, whose sums can be asked to come in a fixed order; cuDNN's as torch calls it adds
-gradients of queries in whatever order blocks end, so that two runs would differ.
+In torch the backward is FlashAttention's, whose sums can be asked to come in a fixed order; cuDNN's as torch calls it
+adds gradients of queries in whatever order blocks end, so that two runs would differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from paren.plan.plan import Attention, Heads
+from paren.runtime.cuda.cudnn import AttentionGraphs, form_of
 
 _WIDEST = 128  # elements of a head that cuDNN takes on every card
 
@@ -32,16 +35,23 @@ class Memory(Protocol):
 
 
 class Attentions:
-    """Attention on the device whose memory `memory` gives. `notes`: what went less well than it could, in words."""
+    """Attention on the device whose memory `memory` gives. `open_graphs` gives cuDNN's own, or None; it is asked at the
+    first step. `notes`: what went less well than it could, in words."""
 
-    def __init__(self, device: torch.device, memory: Memory) -> None:
+    def __init__(
+        self, device: torch.device, memory: Memory, open_graphs: Callable[[], AttentionGraphs | None] = lambda: None
+    ) -> None:
         self.notes: list[str] = []
         self._memory = memory
+        self._open_graphs = open_graphs
         self._random = torch.zeros(2, dtype=torch.uint64, device=device)  # read by nothing without dropout
-        self._refused: set[tuple[object, ...]] = set()  # shapes that cuDNN does not compute
+        self._refused: set[object] = set()  # forms and shapes that cuDNN does not compute
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
         """Starts a step whose buffers lie at these addresses."""
+        if self._graphs is not None and self._takes(self._graphs, step):
+            self._graphs.run(step, addresses)
+            return
         operands = [self._heads(heads, step.size_of(number), addresses) for number, heads in enumerate(step.operands)]
         with torch.no_grad():
             made = self._backward(step, operands, addresses) if step.backward else self._forward(step, operands)
@@ -50,6 +60,32 @@ class Attentions:
                     self._heads(heads, step.size_of(number), addresses).copy_(value)
             if step.statistics is not None and not step.backward:
                 self._statistics(step, addresses).copy_(made[1].reshape(step.examples, step.heads, step.queries))
+
+    @cached_property
+    def _graphs(self) -> AttentionGraphs | None:
+        try:
+            return self._open_graphs()
+        except Exception as refusal:  # the package has exceptions of its own
+            self.notes.append(f"cuDNN's package cannot be used: {_first_line(refusal)}")
+            return None
+
+    def _takes(self, graphs: AttentionGraphs, step: Attention) -> bool:
+        """Whether cuDNN's graphs compute the step, which is found out at the first of its form."""
+        form = form_of(step)
+        if form in self._refused:
+            return False
+        try:
+            graphs.prepare(step)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as refusal:  # the package has exceptions of its own
+            self._refuse(form, step, refusal)
+            return False
+        return True
+
+    def _refuse(self, form: object, step: Attention, refusal: Exception) -> None:
+        self._refused.add(form)
+        self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {_first_line(refusal)}")
 
     def _forward(self, step: Attention, operands: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The result and the statistics."""
@@ -64,8 +100,7 @@ class Attentions:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as refusal:
-                self._refused.add(shape)
-                self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {str(refusal).splitlines()[0]}")
+                self._refuse(shape, step, refusal)
         found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, step.causal, False, scale=step.scale)
         return found[0], found[1]
 
@@ -93,6 +128,10 @@ class Attentions:
         return self._memory(
             addresses[step.statistics], torch.float32, shape, (step.heads * step.queries, step.queries, 1)
         )
+
+
+def _first_line(refusal: Exception) -> str:
+    return next(iter(str(refusal).splitlines()), type(refusal).__name__)
 
 
 class CardMemory:

@@ -20,6 +20,7 @@ from paren.ir.op import Array
 from paren.plan.plan import Attention
 from paren.runtime.cuda.attention import Attentions, CardMemory
 from paren.runtime.cuda.cublas import WORKSPACE, Products
+from paren.runtime.cuda.cudnn import AttentionGraphs
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
@@ -79,7 +80,8 @@ class Card:
         self._pool = torch.cuda.graph_pool_handle()
         workspace, self._workspace = self.allocate(WORKSPACE)
         device = torch.device("cuda", index)
-        self._attentions = Attentions(device, CardMemory(device))
+        self._kept: list[object] = []
+        self._attentions = Attentions(device, CardMemory(device), self._open_graphs)
         self._products = Products(self._stream.cuda_stream, workspace, tf32)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -153,6 +155,19 @@ class Card:
                 raise OutOfMemoryError(_first_line(refusal)) from refusal
             except RuntimeError as error:
                 raise InternalError("cuda", f"{step.nodes[0]}: {error}") from error
+
+    def _open_graphs(self) -> AttentionGraphs | None:
+        try:
+            import cudnn  # optional
+        except ImportError:
+            return None
+        return AttentionGraphs(cudnn, self._stream.cuda_stream, self._keep)
+
+    def _keep(self, size: int) -> int:
+        """The address of memory that stays as long as the card."""
+        address, owner = self.allocate(size)
+        self._kept.append(owner)
+        return address
 
     @property
     def notes(self) -> Sequence[str]:

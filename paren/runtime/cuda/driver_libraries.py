@@ -7,7 +7,6 @@ constants are those of cuda.h and nvml.h.
 from __future__ import annotations
 
 import ctypes
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,7 +104,9 @@ def _card(cuda: ctypes.CDLL, ordinal: int) -> Visible:
         number = ctypes.c_int()
         cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         numbers.append(number.value)
-    return Visible(ordinal, name.value.decode(), f"GPU-{uuid.UUID(bytes=bytes(identifier))}", (numbers[0], numbers[1]))
+    digits = bytes(identifier).hex()
+    parts = "-".join(digits[begin:end] for begin, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+    return Visible(ordinal, name.value.decode(), f"GPU-{parts}", (numbers[0], numbers[1]))
 
 
 @contextmanager

@@ -15,12 +15,13 @@ OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
 
 
 class Nvrtc:
-    """`version`: the library that is installed, and the options; machine code depends on both."""
+    """`version`: the library that is installed, and the options; machine code depends on both. `name`: without them."""
 
     def __init__(self) -> None:
         result, major, minor = nvrtc.nvrtcVersion()
         _check("nvrtcVersion", result)
-        self.version = " ".join((f"NVRTC {major}.{minor}", *OPTIONS))
+        self.name = f"NVRTC {major}.{minor}"
+        self.version = " ".join((self.name, *OPTIONS))
 
     def compile(self, text: str, architecture: str) -> bytes:
         """The module (cubin) of a text. It compiles outside Python's lock."""
