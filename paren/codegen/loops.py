@@ -66,7 +66,7 @@ def arrange(kernel: Kernel) -> Loops:
     if lane is None:
         return Loops(split_positions(merged), None, 1)
     if all(not stage.axes for stage in merged.stages):
-        block = _choose_block(merged, lane)
+        block = choose_block(merged, lane)
         tile = MAP_TILE if block is None else BLOCK_TILE
         return Loops(
             merged, lane, _map_tile(merged.axes[lane]) if block is None else min(tile, merged.axes[lane]), block
@@ -133,7 +133,7 @@ def choose_lane(kernel: Kernel) -> int | None:
     return best if _value_of(kernel, best) > inner else None
 
 
-def _choose_block(kernel: Kernel, lane: int) -> int | None:
+def choose_block(kernel: Kernel, lane: int) -> int | None:
     """The row axis along which an access steps from element to element while it jumps along the lane."""
     for stage in kernel.stages:
         for access in accesses(stage):

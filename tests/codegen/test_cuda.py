@@ -105,6 +105,19 @@ def test_pow_and_threefry_have_the_bits_of_the_cpu() -> None:
     as_on_the_cpu([(elementwise("pow", [F32, F32], F32, x.size), [x, y]), *random])
 
 
+def test_exp_of_what_is_never_above_0() -> None:
+    """It takes a shorter way to the same bits."""
+    x = np.arange(0, 2**32, 262_139, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    body = Body()
+    body.stage()
+    value = body.load(access(0, [x.size], 0))
+    power = body.compute("exp", body.compute("neg", body.compute("mul", value, value)))
+    body.store(access(1, [x.size], 0), power)
+    kernel = body.kernel([x.size], 1, [reads(x.size), writes(x.size)])
+    assert "paren_exp_below" in emit_kernel(kernel).text
+    as_on_the_cpu([(kernel, [x])])
+
+
 @pytest.mark.parametrize("dtype", list(DType))
 def test_where_chooses(dtype: DType) -> None:
     generator = np.random.default_rng(5)
@@ -339,6 +352,24 @@ def test_rows_that_do_not_lie_on_16_bytes() -> None:
         [source.ctypes.data + 4, result.ctypes.data + 4],
     )  # fmt: skip
     np.testing.assert_allclose(result[1:].reshape(3, 768), wanted, rtol=1e-6)
+
+
+def turned(rows: int, columns: int) -> Kernel:
+    """The transpose of a matrix of bfloat16, as float32."""
+    body = Body()
+    body.stage()
+    value = body.load(access(0, (rows, columns), 0, 1), HALF)
+    body.store(access(1, (columns, rows), 1, 0), body.compute("cast", value, dtype=F32))
+    return body.kernel((rows, columns), 2, [reads(rows * columns, HALF), writes(rows * columns)])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 40), (7, 24), (24, 7), (5, 3)])
+@pytest.mark.parametrize("ranges", [None, 5])
+def test_transposing(rows: int, columns: int, ranges: int | None) -> None:
+    x = normal(rows, columns).astype(HALF.numpy)
+    got = np.empty((columns, rows), np.float32)
+    run_emulated(Case(turned(rows, columns), [x, got], ranges))
+    np.testing.assert_array_equal(got, x.T.astype(np.float32))
 
 
 def test_large_kernels_count_in_64_bits() -> None:

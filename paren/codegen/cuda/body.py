@@ -51,6 +51,9 @@ class Body(Statements):
         if lane is not None and not mapping.in_order:
             order.remove(lane)
             order.append(lane)
+            if mapping.across is not None:
+                order.remove(mapping.across)
+                order.append(mapping.across)
             sizes[lane] //= mapping.width
         names = {axis: f"c{axis}" if axis == lane else f"a{axis}" for axis in order}
         self.lines += decomposed(index, "row", [(names[axis], sizes[axis]) for axis in order])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from paren.codegen import scalar
 from paren.codegen.scalar import Float
 from paren.codegen.writer import real
+from paren.ir.types import DType
+from paren.plan.kernel import Accumulate, Compute, Kernel, Reduce, Store
+from paren.plan.kernel_values import equal_values
 
 BELOW = 2.0**-25
 
@@ -22,14 +25,41 @@ def exp(w: Float, x: str) -> str:
     return w.mul(w.mul(p, scale), factor)
 
 
+def exp_below(w: Float, x: str) -> str:
+    """The same for an argument that is not above 0."""
+    x = w.call("float", "paren.greater", x, real(-104.0))
+    p, whole = scalar.exp_fraction(w, x)
+    scale = w.float(w.int("add", w.int("shl", whole, 23), (127 + 25) << 23))
+    return w.mul(w.mul(p, scale), real(BELOW))
+
+
 def definitions() -> str:
     """The functions `paren.NAME` as straight-line IR."""
-    w = Float("float")
-    result = exp(w, "%x")
-    faster = [
-        "define internal float @paren.exp(float %x) alwaysinline {",
-        *w.lines,
-        f"  ret float {result}",
-        "}",
-    ]
+    faster = []
+    for name, function in (("exp", exp), ("exp_below", exp_below)):
+        w = Float("float")
+        result = function(w, "%x")
+        faster += [
+            f"define internal float @paren.{name}(float %x) alwaysinline {{",
+            *w.lines,
+            f"  ret float {result}",
+            "}",
+        ]
     return scalar.definitions({*scalar.UNARY, "pow", "threefry"} - {"exp"}) + "\n".join(faster) + "\n"
+
+
+def below_zero(kernel: Kernel) -> set[int]:
+    """Values that are never above 0, as arguments of `exp` often are: a value less the greatest of its kind, and
+    squares with their sign turned."""
+    statements = {s.result: s for stage in kernel.stages for s in stage.body if not isinstance(s, Store | Accumulate)}
+    alike = equal_values(kernel)
+    found = set()
+    for number, statement in statements.items():
+        if not isinstance(statement, Compute) or statement.dtype is not DType.FLOAT32:
+            continue
+        first, last = statements[statement.args[0]], statements[statement.args[-1]]
+        greatest = isinstance(last, Reduce) and last.kind == "max" and alike[last.value] == alike[first.result]
+        square = isinstance(first, Compute) and first.op == "mul" and alike[first.args[0]] == alike[first.args[1]]
+        if (statement.op == "sub" and greatest) or (statement.op == "neg" and square):
+            found.add(number)
+    return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from paren.codegen.cuda.one_hot import choose_elements
-from paren.codegen.loops import accesses, bounds, choose_lane, may_miss, merge_axes
+from paren.codegen.loops import accesses, bounds, choose_block, choose_lane, may_miss, merge_axes
 from paren.plan.kernel import (
     Access,
     Accumulate,
@@ -46,7 +46,8 @@ class Mapping:
     """`kernel` has merged axes. `group` threads share a unit, `width` lanes lie side by side (in the first skeleton
     each stage has its own). `in_order` says that units are the kernel's rows one by one. `index` is the C type of
     places. With `ranges`, units are ranges of the rows that a kernel adds to (`paren.codegen.cuda.scatter`).
-    `narrow`: lanes do not lie side by side, because parameters may not lie on 16 bytes."""
+    `narrow`: lanes do not lie side by side, because parameters may not lie on 16 bytes.
+    `across`: the axis that neighbouring threads run along, where it is not `lane`, in kernels that transpose."""
 
     kernel: Kernel
     lane: int | None
@@ -57,6 +58,7 @@ class Mapping:
     index: str
     ranges: int = 0
     narrow: bool = False
+    across: int | None = None
 
     @property
     def threads(self) -> int:
@@ -102,6 +104,9 @@ def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
         lane = merged.rows - 1
     if lane is None:
         return _rows(merged, in_order)
+    turned = None if in_order or any(stage.axes for stage in merged.stages) else choose_block(merged, lane)
+    if turned is not None and (width := _lane_width(merged, turned)) > 1:
+        return Mapping(merged, turned, False, width, 1, BLOCK, _index(merged), across=lane)
     width = 1 if in_order else _lane_width(merged, lane)
     units = prod(merged.axes[: merged.rows]) // width
     iterations = max((count(merged, stage) for stage in merged.stages), default=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from paren.codegen.cuda.functions import below_zero
 from paren.codegen.cuda.mapping import Mapping, moves_side_by_side
 from paren.codegen.cuda.places import Value, address, affine, constant, guard, loaded, register, stored
 from paren.codegen.cuda.reductions import POSITIONS, combiner, identity, partial
@@ -60,6 +61,7 @@ class Statements:
         self.kernel = self.mapping.kernel
         self.lanes = Lanes(1, 1, ())
         self.stage: Stage | None = None
+        self.below_zero = below_zero(self.kernel)
 
     @property
     def by_lane(self) -> bool:
@@ -142,6 +144,8 @@ class Statements:
                 statement.op, [operand.operand for operand in operands], types, statement.dtype, dict(statement.attrs)
             )
             lines, expression = self.spelled(writer), Value(name, statement.dtype, False).c
+            if statement.op == "exp" and statement.args[0] in self.below_zero:
+                lines, expression = [], f"paren_exp_below({operands[0].c})"
         if varying:
             self.pending.extend(lines)
         else:
