@@ -34,6 +34,7 @@ from paren.runtime.executor import Executable
 from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
 from paren.text.source import Source, Span
+from scripts import gpu_runs
 
 SPAN = Span(Source("gpu_check", "x"), 0, 1)
 F32, F64, BF16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT32
@@ -429,7 +430,15 @@ def _attention(device: CudaDevice, case: tuple[bool, int, int, int], said: list[
 
 # All ----------------------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {"verbs": check_verbs}
+
+def check_runs(checks: Checks, device: CudaDevice) -> None:
+    """Whole runs, which open the card again."""
+    for name, check in gpu_runs.checks().items():
+        with checks.check(name) as said:
+            said.append(check())
+
+
+PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {"verbs": check_verbs, "runs": check_runs}
 
 
 def main() -> int:

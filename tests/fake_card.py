@@ -4,6 +4,7 @@ of calls. What a real card refuses inside a capture fails here."""
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -114,6 +115,12 @@ class FakeCard:
                 call()
 
         return replay
+
+    def elapsed(self, start: Callable[[], None]) -> float:
+        self._outside()
+        begin = time.perf_counter()
+        start()
+        return time.perf_counter() - begin
 
     def synchronise(self) -> None:
         self._outside()

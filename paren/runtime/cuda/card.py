@@ -196,6 +196,14 @@ class Card:
 
         return replay
 
+    def elapsed(self, start: Callable[[], None]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record(self._stream)
+        start()
+        end.record(self._stream)
+        self.synchronise()
+        return float(begin.elapsed_time(end)) / 1e3
+
     def synchronise(self) -> None:
         self._call("cuStreamSynchronize", self._stream.cuda_stream)
 

@@ -54,6 +54,9 @@ class Driver(Transfers, Protocol):
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         """What `issue` starts as one graph: each call of the result runs it all, and returns at once."""
 
+    def elapsed(self, start: Callable[[], None]) -> float:
+        """Seconds, by the card's own clock, of what `start` starts; waits for its end."""
+
     def synchronise(self) -> None:
         """Waits until everything that was started has ended."""
 

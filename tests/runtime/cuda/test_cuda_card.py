@@ -185,3 +185,22 @@ def test_libraries_that_are_not_there() -> None:
         native.loaded_library("libnothing.so")
     assert str(caught.value) == "internal error in cuda: torch has not loaded libnothing.so"
     assert Path(native.loaded_library("libtorch_cpu.so")).exists()
+
+
+def test_time_is_the_cards(stub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks: list[object] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: object) -> None:
+            assert stream is stub.stream
+            marks.append(self)
+
+        def elapsed_time(self, end: Event) -> float:
+            assert marks == [self, "work", end]
+            return 2.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert Card(0).elapsed(lambda: marks.append("work")) == 0.0025
