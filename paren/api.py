@@ -25,6 +25,7 @@ from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import Candidate, most_stacked, predict, shrink
 from paren.forecast.target import absent_target, is_card, present_target
 from paren.inspect.compiling import compile_plans
+from paren.inspect.cudnn_gain import what_cudnn_changes
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.profiling import Profiling
 from paren.inspect.stages import SHOWN
@@ -182,7 +183,8 @@ class Experiment:
                 from paren.inspect.card_code import compile_for_card  # the emitter for cards, which nothing else needs
 
                 code = compile_for_card(candidate.plans, arch, read_environment().cache / "kernels")
-            return explain(candidate.program, candidate.plans, target, stacking=choice.told, code=code)
+            gain = what_cudnn_changes(candidate.program, candidate.plans, target.limits)
+            return explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
         environment = read_environment()
         opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
         size = parse_size(memory, "--memory") if memory is not None else environment.memory

@@ -349,3 +349,22 @@ def test_what_would_fit_is_said(tmp_path: Path) -> None:
     assert show_bytes(smaller.memory.planned) == match[2]
     assert smaller.data["memory"]["fix"] is None
     assert f"           fix: {fix}" in str(report).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [({"card": "h100-80g"}, ", 8.84 us"), ({"memory": "24GiB"}, "")],
+)
+def test_what_cudnn_would_change_on_a_card(target: dict[str, str], text: str) -> None:
+    """The result of the forward and the gradients of q, k and v are read and written once less, in each of 2 calls."""
+    settings = {"layers": 1, "batch": 16, "microbatches": 2, "vocab": 512, "precision": "bfloat16"}
+    report = paren.load(GPT, set=settings).explain(device="cuda", stacking=1, **target)
+    moved = 2 * 2 * 2 * 4 * 8 * 256 * 384
+    copies = f"{show_bytes(moved)} of copies a step less{text}"
+    assert report.fallbacks == (f"with the extra cudnn attention writes where the plan wants it: {copies}",)
+    assert report.fallbacks[0] in " ".join(str(report).split())
+
+
+def test_without_attention_cudnn_changes_nothing(gpt: Experiment) -> None:
+    """Also where it is computed in float32, which no library takes."""
+    assert gpt.explain(card="h100-80g", stacking=1).fallbacks == ()
