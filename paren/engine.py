@@ -170,6 +170,7 @@ class CompiledEngine:
         self._block = Block(device, REGISTERS | {f"{RATE} {number}": REGISTERS[SCALE] for number in range(rates)})
         self._registers = {name: self._block.arrays[name] for name in REGISTERS}
         self._rates = [self._block.arrays[f"{RATE} {number}"] for number in range(rates)]
+        self._read = [self._block.host[name] for name in (LOSS, WEIGHT, SQUARES, *[f"{RATE} 0"][:rates])]
         trained = [name for group in program.updates for name in group.parameters]
         parameters = {name: layout.view(self._parameters, name) for name in layout.offsets}
         self._forward_state = dict(parameters)
@@ -338,10 +339,10 @@ class CompiledEngine:
         self._registers[LOSS][...] = self._registers[WEIGHT][...] = 0
 
     def _sums(self) -> StepSums:
-        values = self._block.fetch()
-        loss, weight, squares = (float(values[name]) for name in (LOSS, WEIGHT, SQUARES))
+        self._block.fetch()
+        loss, weight, squares, *rates = map(float, self._read)
         norm = math.sqrt(squares) / weight if weight else math.nan
-        return StepSums(loss, weight, norm, float(values[f"{RATE} 0"]) if self._rates else None)
+        return StepSums(loss, weight, norm, rates[0] if rates else None)
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         """`loss` and each metric -> (weighted sum, weight), with dropout off and averages in place of parameters."""

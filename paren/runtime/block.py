@@ -34,11 +34,10 @@ class Block:
         if isinstance(self._block, DeviceArray):
             self._block[...] = self._mirror
 
-    def fetch(self) -> dict[str, Array]:
-        """Lets `host` have what the device has; gives it."""
+    def fetch(self) -> None:
+        """Lets `host` have what the device has."""
         if isinstance(self._block, DeviceArray):
             fetch(self._block, self._mirror)
-        return self.host
 
 
 def block_bytes(types: Mapping[str, TensorType]) -> int:
