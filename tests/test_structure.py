@@ -40,6 +40,7 @@ LATE = {
     "paren.inspect.machine": "loads the packages that the doctor looks for first",
     "paren.runtime.cpu": "llvmlite",
     "paren.runtime.cuda.card": "torch",
+    "paren.runtime.cuda.device": "the emitter for cards, which the CPU does without",
     "paren.runtime.cuda.nvrtc": "cuda-bindings",
     "paren.runtime.native": "llvmlite",
 }

@@ -11,7 +11,6 @@ from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Loop, Product
 from paren.runtime.array import AnyBytes
-from paren.runtime.cuda.device import open_cuda
 from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.requirements import OTHERS, examine_cuda, require_cuda
 from paren.runtime.memory import Available
@@ -138,5 +137,7 @@ def _open_cpu(threads: int | None, cache: Path | None, reason: str) -> Device:
 def _open_card(name: str, ordinal: int, cache: Path | None, tf32: bool, probes: Probes, chosen: bool = False) -> Device:
     """The card `ordinal`; `chosen`: by `auto`, which then says which it is."""
     card, findings = require_cuda(name, ordinal, probes)
+    from paren.runtime.cuda.device import open_cuda  # the emitter for cards, which the CPU does without
+
     others = next((finding.detail for finding in findings if finding.code == OTHERS), "")
     return open_cuda(ordinal, cache, tf32, f"auto: {card.name}" if chosen else "", others)

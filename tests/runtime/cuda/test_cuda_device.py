@@ -26,9 +26,9 @@ from paren.ir.types import DType, TensorType
 from paren.pipeline import Planning, plan_graph
 from paren.plan.plan import Attention, Heads, Matrix, Place, Plan, Product
 from paren.plan.traits import CUDA
-from paren.runtime import device as runtime_device
 from paren.runtime.array import AnyArray, DeviceArray
 from paren.runtime.cpu import CpuDevice
+from paren.runtime.cuda import device as cuda_device
 from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.kernels import Emitter
@@ -376,7 +376,7 @@ def test_a_fit_card_is_opened(
         opened.append((index, *more))
         return device
 
-    monkeypatch.setattr(runtime_device, "open_cuda", open_fake)
+    monkeypatch.setattr(cuda_device, "open_cuda", open_fake)
     probes = FakeProbes(occupied=Occupancy(100 << 30, 140 << 30, others))
     assert open_device(name, None, tmp_path, True, probes) is device
     assert opened == [wanted]
