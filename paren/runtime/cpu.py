@@ -275,6 +275,10 @@ class CpuDevice:
 
         return run
 
+    def timed(self, run: Callable[[], object]) -> float | None:
+        run()
+        return None
+
     def synchronise(self) -> None:
         """Every call has ended when it returns."""
 

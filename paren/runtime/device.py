@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -87,6 +87,9 @@ class Device(Protocol):
 
     def sequence(self, tasks: Sequence[Task]) -> Runs:
         """The tasks in order, with as few calls as the device can."""
+
+    def timed(self, run: Callable[[], object]) -> float | None:
+        """Runs something to its end. Gives its seconds by a clock of the device, None where it has none."""
 
     def synchronise(self) -> None:
         """Waits until everything that was started has ended."""

@@ -103,9 +103,8 @@ class Executable:
         clock, times = observer.clock, []
         for call in calls:
             begin = clock()
-            call()
-            self.device.synchronise()
-            times.append((begin, clock()))
+            seconds = self.device.timed(call)
+            times.append((begin, clock() if seconds is None else begin + seconds))
         observer.regions(times)
 
     def first_nonfinite(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -80,6 +80,10 @@ class ReferenceDevice:
             return times
 
         return run
+
+    def timed(self, run: Callable[[], object]) -> float | None:
+        run()
+        return None
 
     def synchronise(self) -> None:
         """Nothing runs in the background."""

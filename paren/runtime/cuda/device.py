@@ -209,6 +209,9 @@ class CudaDevice:
     def sequence(self, tasks: Sequence[Task]) -> Runs:
         return make_sequence(self.driver, self._kernels.builtin, self.allocate, tasks)
 
+    def timed(self, run: Callable[[], object]) -> float | None:
+        return self.driver.elapsed(run)
+
     def synchronise(self) -> None:
         self.driver.synchronise()
 

@@ -54,7 +54,7 @@ class Driver(Transfers, Protocol):
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         """What `issue` starts as one graph: each call of the result runs it all, and returns at once."""
 
-    def elapsed(self, start: Callable[[], None]) -> float:
+    def elapsed(self, start: Callable[[], object]) -> float:
         """Seconds, by the card's own clock, of what `start` starts; waits for its end."""
 
     def synchronise(self) -> None:

@@ -165,6 +165,32 @@ def test_a_sequence_is_captured_when_it_runs_again() -> None:
         assert (card.captures, card.replays) == (captures, replays)
 
 
+def test_the_cards_clock_times_what_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, card = defined_device()
+
+    class Watch:
+        regions_seen: tuple[tuple[float, float], ...] = ()
+        clock = staticmethod(iter(range(10, 99, 10)).__next__)
+
+        def wants(self) -> bool:
+            return True
+
+        def regions(self, times: list[tuple[float, float]]) -> None:
+            self.regions_seen = tuple(times)
+
+    def elapsed(run: Callable[[], object]) -> float:
+        run()
+        return 0.25
+
+    monkeypatch.setattr(card, "elapsed", elapsed)
+    state = {"count": array(device, (70,), DType.INT32), "flag": array(device, (), DType.INT32)}
+    executable, watch = counting(device, state, 100), Watch()
+    executable.run_alone(watch)
+    assert watch.regions_seen[0] == (10, 10.25)
+    assert len(watch.regions_seen) == len(executable.plan.steps)
+    assert (np.asarray(state["count"]) == 1).all()
+
+
 def test_what_runs_alone_is_no_graph() -> None:
     device, card = defined_device()
     kernel = gelu(3, 5)
