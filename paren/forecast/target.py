@@ -16,13 +16,15 @@ from paren.text.errors import ParenError
 @dataclass(frozen=True)
 class Target:
     """`memory`: bytes that a plan may use, and `limit`, in words, what sets them. `limits` are None where nothing is
-    known about speed. `there`: whether the device is on this machine, so that a run would be what is explained."""
+    known about speed. `there`: whether the device is on this machine, so that a run would be what is explained.
+    `reserve`: bytes of a card beside `memory`, which stay free for CUDA and its libraries."""
 
     name: str
     memory: int
     limit: str
     limits: Limits | None
     there: bool
+    reserve: int = 0
 
 
 def is_card(device: str) -> bool:
@@ -36,7 +38,8 @@ def present_target(device: Device, limits: Limits | None, size: int | None, sour
     if size is not None:
         return Target(f"{device.name}{threads}", size, source, limits, there=True)
     free = device.available()
-    return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True)
+    reserve = RESERVE if device.own_memory else 0
+    return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True, reserve=reserve)
 
 
 def absent_target(
@@ -63,4 +66,5 @@ def absent_target(
 
 
 def _of_size(name: str, total: int, limits: Limits | None) -> Target:
-    return Target(name, max(0, total - RESERVE), "its memory without 1 GiB for CUDA's libraries", limits, there=False)
+    limit = "its memory without 1 GiB for CUDA's libraries"
+    return Target(name, max(0, total - RESERVE), limit, limits, there=False, reserve=RESERVE)

@@ -102,6 +102,7 @@ class Explanation:
                 "planned": memory.planned,
                 "host": dict(memory.host_parts),
                 "free": self.target.memory,
+                "reserve": self.target.reserve,
                 "limit": self.target.limit,
                 "fits": self.fits,
                 "fix": self.fix,

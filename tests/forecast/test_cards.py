@@ -108,6 +108,7 @@ def test_a_card_keeps_memory_for_its_libraries() -> None:
     assert RESERVE == 1 << 30
     card = absent_target(None, "h100-80g", None, None)
     assert (card.name, card.memory, card.there) == ("h100-80g (sm_90)", 81559 * MIB - RESERVE, False)
+    assert card.reserve == RESERVE
     assert card.limits == CARDS["h100-80g"].limits()
     rounded = absent_target(None, "h100-80g", None, None, tf32=True).limits
     assert rounded is not None

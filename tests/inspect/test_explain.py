@@ -105,6 +105,7 @@ def test_memory_is_the_plan_s(gpt: Experiment, report: Explanation) -> None:
     assert memory["planned"] == wanted.planned == sum(memory["parts"].values())
     assert memory["peak"] == {"graph": wanted.peak_graph, "place": wanted.peak_place}
     assert memory["fits"] == (wanted.planned <= memory["free"])
+    assert memory["reserve"] == (0 if report.target.there else 1 << 30)
     largest = max(graph["arena_bytes"] for graph in report.data["graphs"])
     assert memory["parts"]["live"] == largest
 
