@@ -13,7 +13,7 @@ from paren.plan.kernel import Accumulate, Load, Reduce, Stage, Statement, Store
 
 
 class Body(Statements):
-    """Writes `lines`, the inside of a kernel's function after its check of `stop`."""
+    """Writes `lines`, the inside of a kernel's function where `ended` says that it must not run."""
 
     def write(self) -> None:
         self._unit()
@@ -73,6 +73,7 @@ class Body(Statements):
     def _turns(self, stage: Stage) -> None:
         """The second skeleton: the threads of a group take turns with the iterations."""
         mapping, index = self.mapping, self.mapping.index
+        self.check_stop()
         self._order(stage)
         reduces = [s for s in stage.body if isinstance(s, Reduce)]
         for reduce in reduces:
@@ -92,6 +93,8 @@ class Body(Statements):
         """The first skeleton: the lanes of a group's threads are the iterations."""
         mapping = self.mapping
         strip = strips(mapping, stage)
+        if not strip.held:
+            self.check_stop()
         self._order(stage)
         reduces = [s for s in stage.body if isinstance(s, Reduce)]
         for reduce in reduces:

@@ -50,7 +50,7 @@ def emit_kernel(kernel: Kernel, rows: bool = False) -> CudaKernel:
     signature = ", ".join(["const int *stop", "long long first", "long long units", *parameters])
     lines = [
         f'extern "C" __global__ void __launch_bounds__({mapping.threads}) {name}({signature}) {{',
-        "  if (stop && *stop) return;",
+        "  const int ended = stop ? *stop : 0;",
         *(f"  {line}" for line in _inside(mapping)),
         "}",
     ]

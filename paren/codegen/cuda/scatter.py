@@ -28,6 +28,7 @@ class Scatter(Statements):
         self.scattered, self.sum, self.chosen = found
 
     def write(self) -> None:
+        self.check_stop()
         self._unit()
         self.stage = self.scattered
         index, total = self.mapping.index, count(self.kernel, self.scattered)

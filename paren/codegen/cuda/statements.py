@@ -51,6 +51,7 @@ class Statements:
     lines: list[str] = field(default_factory=list)
     values: dict[int, Value] = field(default_factory=dict)
     _writer: Writer = field(default_factory=Writer)
+    _checked: bool = False
     pending: list[str] = field(default_factory=list)  # statements of one lane, not yet in a loop
     before: list[str] | None = None  # where statements of the row go while a loop is written
     _loaded: bool = False  # since the last barrier: whether anything was loaded, and what was stored
@@ -92,10 +93,20 @@ class Statements:
                     alone = Value("0", dtype, False) if kind in POSITIONS else self.values[value]
                     self.values[result] = alone
             case Store(access, value):
+                self.check_stop()
                 self._store(access, self.values[value])
                 self._remember(statement)
             case Accumulate(access, value):
+                self.check_stop()
                 self._accumulate(access, self.values[value])
+
+    def check_stop(self) -> None:
+        """Ends the kernel if it must not run, before it first stores or begins a loop: by then its loads are under
+        way, and the flag has not kept them waiting."""
+        if not self._checked:
+            self.flush()
+            self.lines.append("if (ended) return;")
+            self._checked = True
 
     def _varies(self, axes: Iterable[int]) -> bool:
         """Whether something differs from lane to lane that depends on some axes."""
