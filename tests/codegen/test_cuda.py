@@ -295,6 +295,28 @@ def test_matrices_side_by_side(width: int) -> None:
     assert map_kernel(joined(9, width), False).width == {64: 8, 12: 4, 7: 1}[width]
 
 
+def test_partial_results_fit_in_shared_memory() -> None:
+    """Those of all stages together: 48 KiB is what a kernel may declare."""
+    body = Body()
+    results = []
+    for _ in range(4):
+        body.stage(1)
+        value = body.load(access(0, (512, 64), 1, 0))
+        results += [body.reduce("argmax", body.compute("neg", value)) for _ in range(4)]
+    body.stage()
+    total = results[0]
+    for result in results[1:]:
+        total = body.compute("add", total, result)
+    body.store(access(1, [64], 0), total)
+    kernel = body.kernel((64, 512), 1, [reads(64 * 512), writes(64, DType.INT32)])
+    mapping = map_kernel(kernel, False)
+    assert mapping.group > 1
+    assert 16 * 16 * mapping.threads * mapping.width <= 48 * 1024
+    x, got = normal(512, 64), np.empty(64, np.int32)
+    run_emulated(Case(kernel, [x, got]))
+    np.testing.assert_array_equal(got, 16 * np.argmin(x, axis=0))
+
+
 def loss(rows: int, words: int, padded: int) -> Kernel:
     """Logits of bfloat16 [rows padded] and targets to the loss of each row and the gradient of the logits, over the
     first `words` columns."""

@@ -114,8 +114,8 @@ def map_kernel(kernel: Kernel, in_order: bool) -> Mapping:
         return Mapping(merged, lane, in_order, width, 1, min(BLOCK, _power(units)), _index(merged))
     across = min(WARP if width == 1 else WARP // 2, _power(units))
     group = 1
-    bytes = max(sum(16 if "arg" in s.kind else s.dtype.bytes for s in stage.body if isinstance(s, Reduce))
-                for stage in merged.stages)  # fmt: skip
+    reduces = [s for stage in merged.stages for s in stage.body if isinstance(s, Reduce)]
+    bytes = sum(16 if reduce.kind in ("argmax", "argmin") else reduce.dtype.bytes for reduce in reduces)
     while (
         2 * group * across <= MOST
         and 4 * group <= iterations
