@@ -31,7 +31,7 @@ from paren.plan.kernel import (
 WARP = 32
 BLOCK = 256  # threads of a block of independent groups
 MOST = 1024  # threads that a group may have
-LOOPING = 512  # threads of a group that goes through a long row: while it waits for its threads, another works
+RAGGED = 4096  # iterations from which an odd end is worth a loop of its own
 HELD = 4  # chunks that a thread keeps in registers from stage to stage
 BUSY = 2 * 132 * 1024  # threads that keep a large card busy
 SHARED = 40 * 1024  # bytes of shared memory that the partial results of a block may take
@@ -176,8 +176,7 @@ def _rows(kernel: Kernel, in_order: bool) -> Mapping:
     group = _power(chunks)
     if group > WARP:
         held = 1 if rows * WARP < BUSY else HELD
-        most = MOST if rows * LOOPING < BUSY else LOOPING
-        group = max(WARP, min(most, -(-chunks // (held * WARP)) * WARP))
+        group = max(WARP, min(MOST, -(-chunks // (held * WARP)) * WARP))
     per_block = 1 if group > WARP else max(1, BLOCK // group)
     return Mapping(kernel, None, in_order, 1, group, per_block, _index(kernel))
 
@@ -194,7 +193,7 @@ def _strips(kernel: Kernel, stage: Stage) -> Strips:
     """All stages over the same axes have the same lanes, so that what one loads serves another."""
     alike = [other for other in kernel.stages if other.axes == stage.axes]
     total = count(kernel, stage)
-    ragged = len(stage.axes) == 1 and total > LOOPING * HELD * WIDE
+    ragged = len(stage.axes) == 1 and total > RAGGED
     return Strips(total, _width(kernel, alike, stage.axes[-1], ragged) if stage.axes else 1, 0)
 
 
