@@ -14,7 +14,7 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from paren.codegen.cuda.body import Body
-from paren.codegen.cuda.mapping import MOST, Mapping, map_kernel, wide_parameters
+from paren.codegen.cuda.mapping import LONG, Mapping, map_kernel, wide_parameters
 from paren.codegen.cuda.places import memory
 from paren.codegen.cuda.prelude import PRELUDE as PRELUDE
 from paren.codegen.cuda.scatter import Scatter
@@ -49,7 +49,7 @@ def emit_kernel(kernel: Kernel, rows: bool = False) -> CudaKernel:
     parameters = [f"{memory(parameter.dtype)} *p{i}" for i, parameter in enumerate(kernel.parameters)]
     signature = ", ".join(["const int *stop", "long long first", "long long units", *parameters])
     # Two long rows to a processor: one is worked on while the other waits, and both stay in its cache.
-    together = ", 2" if mapping.lane is None and mapping.group == MOST else ""
+    together = ", 2" if mapping.lane is None and mapping.group == LONG else ""
     lines = [
         f'extern "C" __global__ void __launch_bounds__({mapping.threads}{together}) {name}({signature}) {{',
         "  const int ended = stop ? *stop : 0;",

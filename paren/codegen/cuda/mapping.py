@@ -31,6 +31,7 @@ from paren.plan.kernel import (
 WARP = 32
 BLOCK = 256  # threads of a block of independent groups
 MOST = 1024  # threads that a group may have
+LONG = 768  # threads of a group whose row is longer than it holds: two such groups fit with 42 registers a thread
 RAGGED = 4096  # iterations from which an odd end is worth a loop of its own
 HELD = 4  # chunks that a thread keeps in registers from stage to stage
 BUSY = 2 * 132 * 1024  # threads that keep a large card busy
@@ -176,7 +177,8 @@ def _rows(kernel: Kernel, in_order: bool) -> Mapping:
     group = _power(chunks)
     if group > WARP:
         held = 1 if rows * WARP < BUSY else HELD
-        group = max(WARP, min(MOST, -(-chunks // (held * WARP)) * WARP))
+        most = MOST if chunks <= HELD * MOST else LONG
+        group = max(WARP, min(most, -(-chunks // (held * WARP)) * WARP))
     per_block = 1 if group > WARP else max(1, BLOCK // group)
     return Mapping(kernel, None, in_order, 1, group, per_block, _index(kernel))
 
