@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.text.errors import InternalError
 
+Rewrite = Callable[[Node, Mapping[Node, Node]], Node | None]
 
-def rebuild(graph: Graph, builder: Builder, substitute: Mapping[str, Node] | None = None) -> dict[Node, Node]:
+
+def rebuild(
+    graph: Graph, builder: Builder, substitute: Mapping[str, Node] | None = None, rewrite: Rewrite | None = None
+) -> dict[Node, Node]:
     """For each node of the graph, the node of `builder` that stands for it.
 
     An input named in `substitute` becomes the node given there, which must be of the input's type. All other inputs of
-    the graph, used or not, are declared in `builder`; those of equal name become one. Spans are kept; the builder's own
-    rules apply.
+    the graph, used or not, are declared in `builder`; those of equal name become one. `rewrite` is asked for each node
+    that is no input, with what stands for the nodes before it: it emits what stands for the node, or gives None for
+    the operation as it is. Spans are kept; the builder's own rules apply.
     """
     given = substitute or {}
     result: dict[Node, Node] = {}
@@ -26,6 +31,10 @@ def rebuild(graph: Graph, builder: Builder, substitute: Mapping[str, Node] | Non
         else:
             result[node] = given[name]
     for node in graph.nodes:
-        if node not in result:
-            result[node] = builder.emit(node.op.name, [result[arg] for arg in node.args], node.attrs, node.span)
+        if node in result:
+            continue
+        written = rewrite(node, result) if rewrite is not None else None
+        if written is None:
+            written = builder.emit(node.op.name, [result[arg] for arg in node.args], node.attrs, node.span)
+        result[node] = written
     return result

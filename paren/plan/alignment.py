@@ -8,7 +8,10 @@ result are never read, and the part that counts is a view of what is stored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paren.ir.graph import Builder, Graph, Node
+from paren.ir.rebuild import rebuild
 from paren.ir.types import DType
 from paren.plan.product import axis_pairs, free_axes
 
@@ -35,29 +38,22 @@ class _Alignment:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.builder = Builder(graph.name)
-        self.made: dict[int, Node] = {}
         self.grown: dict[int, Node] = {}  # results with padding, by the number of the node whose beginning they hold
 
     def run(self) -> Graph:
-        for node in self.graph.inputs:
-            name, role = str(node.attrs["name"]), str(node.attrs["role"])
-            self.made[node.number] = self.builder.input(name, node.type, role, node.span)
-        for node in self.graph.nodes:
-            if node.number not in self.made:
-                self.made[node.number] = self._emit(node)
-        return self.builder.graph({name: self.made[node.number] for name, node in self.graph.outputs.items()})
+        made = rebuild(self.graph, self.builder, rewrite=self._rewrite)
+        return self.builder.graph({name: made[node] for name, node in self.graph.outputs.items()})
 
-    def _emit(self, node: Node) -> Node:
+    def _rewrite(self, node: Node, made: Mapping[Node, Node]) -> Node | None:
         if node.op.name == "contract" and node.args[0].dtype is DType.BFLOAT16:
-            return self._product(node)
+            a, b = (made[arg] for arg in node.args)
+            return self._product(node, a, b)
         whole = self.grown.get(node.args[0].number) if node.op.name == "cast" else None
         if whole is not None:  # the product rounds its whole result as it stores it
             return self._beginning(node, self.builder.emit("cast", (whole,), node.attrs, node.span))
-        args = [self.made[arg.number] for arg in node.args]
-        return self.builder.emit(node.op.name, args, node.attrs, node.span)
+        return None
 
-    def _product(self, node: Node) -> Node:
-        a, b = (self.made[arg.number] for arg in node.args)
+    def _product(self, node: Node, a: Node, b: Node) -> Node:
         _, _, inner_a, inner_b = axis_pairs(node)
         free_a, free_b = free_axes(node)
         last = [operand.type.rank - 1 for operand in (a, b)]

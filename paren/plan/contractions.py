@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paren.ir.graph import Builder, Graph, Node
+from paren.ir.rebuild import rebuild
 from paren.plan.product import View, axis_pairs, contiguous, free_axes, product_of
 from paren.plan.storage import is_product
 
@@ -13,18 +16,14 @@ def normalise_contractions(graph: Graph) -> Graph:
     if all(_has_product(node) for node in graph.nodes if is_product(node)):
         return graph
     builder = Builder(graph.name)
-    made: dict[int, Node] = {}
-    for node in graph.inputs:
-        made[node.number] = builder.input(str(node.attrs["name"]), node.type, str(node.attrs["role"]), node.span)
-    for node in graph.nodes:
-        if node.number in made:
-            continue
-        args = [made[arg.number] for arg in node.args]
-        if is_product(node) and not _has_product(node):
-            made[node.number] = _reordered(builder, node, args)
-        else:
-            made[node.number] = builder.emit(node.op.name, args, node.attrs, node.span)
-    return builder.graph({name: made[node.number] for name, node in graph.outputs.items()})
+
+    def rewrite(node: Node, made: Mapping[Node, Node]) -> Node | None:
+        if not is_product(node) or _has_product(node):
+            return None
+        return _reordered(builder, node, [made[arg] for arg in node.args])
+
+    made = rebuild(graph, builder, rewrite=rewrite)
+    return builder.graph({name: made[node] for name, node in graph.outputs.items()})
 
 
 def _has_product(node: Node) -> bool:

@@ -7,11 +7,13 @@ of a zero. A step of attention can write that straight into one buffer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
 from paren.ir.graph import Builder, Graph, Node
+from paren.ir.rebuild import rebuild
 from paren.ir.types import DType
 from paren.plan.attention import GRADIENT
 
@@ -33,21 +35,15 @@ def join_gradients(graph: Graph) -> Graph:
     if all(node.op.name != GRADIENT for node in graph.nodes):
         return graph
     builder = Builder(graph.name)
-    made: dict[int, Node] = {}
-    for node in graph.inputs:
-        made[node.number] = builder.input(str(node.attrs["name"]), node.type, str(node.attrs["role"]), node.span)
-    for node in graph.nodes:
-        if node.number in made:
-            continue
+
+    def rewrite(node: Node, made: Mapping[Node, Node]) -> Node | None:
         parts = _parts(node)
-        if parts is not None:
-            values = [made[part.value.number] for part in parts]
-            made[node.number] = builder.emit("concat", values, {"axis": parts[0].axis}, node.span)
-        else:
-            made[node.number] = builder.emit(
-                node.op.name, [made[arg.number] for arg in node.args], node.attrs, node.span
-            )
-    return builder.graph({name: made[node.number] for name, node in graph.outputs.items()})
+        if parts is None:
+            return None
+        return builder.emit("concat", [made[part.value] for part in parts], {"axis": parts[0].axis}, node.span)
+
+    made = rebuild(graph, builder, rewrite=rewrite)
+    return builder.graph({name: made[node] for name, node in graph.outputs.items()})
 
 
 def gradient_of(value: Node) -> Node | None:

@@ -7,12 +7,14 @@ sums over equal portions of it, added in order. How many there are is decided by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from math import prod
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.ops import operands as need
 from paren.ir.ops.contract import roles_of
+from paren.ir.rebuild import rebuild
 from paren.plan.storage import is_product
 
 LARGEST = 1 << 24  # multiply-adds of all contractions of a graph that counts as small
@@ -26,19 +28,14 @@ def sum_in_portions(graph: Graph) -> Graph:
     if not is_small(graph) or not any(_portions(node) > 1 for node in graph.nodes):
         return graph
     builder = Builder(graph.name)
-    made: dict[Node, Node] = {}
-    for node in graph.inputs:
-        made[node] = builder.input(str(node.attrs["name"]), node.type, str(node.attrs["role"]), node.span)
-    for node in graph.nodes:
-        if node in made:
-            continue
-        args = [made[arg] for arg in node.args]
+
+    def rewrite(node: Node, made: Mapping[Node, Node]) -> Node | None:
         count = _portions(node)
         if count == 1:
-            made[node] = builder.emit(node.op.name, args, node.attrs, node.span)
-        else:
-            parts = _in_parts(builder, node, [_cut(builder, arg, count) for arg in args])
-            made[node] = _added(builder, parts)
+            return None
+        return _added(builder, _in_parts(builder, node, [_cut(builder, made[arg], count) for arg in node.args]))
+
+    made = rebuild(graph, builder, rewrite=rewrite)
     return builder.graph({name: made[node] for name, node in graph.outputs.items()})
 
 
