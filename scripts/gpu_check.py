@@ -38,7 +38,7 @@ from scripts import gpu_runs
 
 SPAN = Span(Source("gpu_check", "x"), 0, 1)
 F32, F64, BF16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT32
-FIRST_LINES = 6  # of a traceback's end
+LAST_LINES = 6  # of a traceback
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Checks:
             yield said
         except Exception as error:  # whatever it is: the next check may tell more
             self.failures += 1
-            lines = traceback.format_exc().strip().splitlines()[-FIRST_LINES:]
+            lines = traceback.format_exc().strip().splitlines()[-LAST_LINES:]
             print(f"FAIL {name}: {type(error).__name__}: {str(error)[:600]}", *lines, sep="\n     ", flush=True)
         else:
             print(f"PASS {name} ({time.perf_counter() - begin:.2f} s)", *said, flush=True)

@@ -104,7 +104,6 @@ def check_device(name: str) -> Row:
 
 def check_speed(cache: Path) -> Row:
     """The limits of the machine that reports count on, measured again; the best of all measurements is kept."""
-
     return _attempt("speed", FAIL, "E-DEV-104", lambda: _rates(open_device("cpu", None, cache / "kernels"), cache))
 
 

@@ -24,10 +24,8 @@ CHUNK = 4096
 NEAR = 64  # nodes between two values without a common reader that may still share a kernel
 MOST_MEMBERS = 24
 LITTLE = 1 << 16  # bytes: what is saved by reading less is less than what waiting may cost
-SMALL, LARGE = (
-    1 << 12,
-    1 << 16,
-)  # elements of values that kernels of single values make, and of those that wait for them
+SMALL = 1 << 12  # elements of a value up to which it counts as small
+LARGE = 1 << 16  # elements of a value from which what it is made of must not wait
 DEEPEST_KERNEL = 160  # nested nodes; a value is written by a recursion of three calls for each
 
 

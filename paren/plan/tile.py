@@ -220,12 +220,11 @@ def _fit(plan: Plan, steps: tuple[int, ...], values: frozenset[int], grid: Grid)
             if kernel is None or not rows_fit(kernel, own, grid):
                 return None
             kernels[number] = kernel
-    return Cluster(steps, values, grid, roles, kernels, _mask(plan, steps, values, grid, roles, kernels))
+    return Cluster(steps, values, grid, roles, kernels, _mask(plan, values, grid, roles, kernels))
 
 
 def _mask(
     plan: Plan,
-    steps: tuple[int, ...],
     values: frozenset[int],
     grid: Grid,
     roles: dict[int, ProductRoles],

@@ -72,7 +72,7 @@ def decomposed(index: str, number: str, parts: Sequence[tuple[str, int]]) -> lis
     return lines
 
 
-def address(kernel: Kernel, access: Access, values: dict[int, Value]) -> str:
+def address(access: Access, values: dict[int, Value]) -> str:
     """The element that is touched, as an expression of axes and gathered values."""
     terms = [str(access.offset)] if access.offset else []
     for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):

@@ -119,7 +119,7 @@ class Scatter(Statements):
             "if (!met) {",
             "met = true;",
         ]
-        where = address(self.kernel, access, {value: Value("%chosen", DType.INT32, False)})
+        where = address(access, {value: Value("%chosen", DType.INT32, False)})
         self.pending.append(f"total[i] = {loaded(access.parameter, where, dtype)};")
         self.flush()
         self.lines += [

@@ -230,7 +230,7 @@ class Statements:
             self._keep(self._key(access, dtype, repr(load.fill)), load.result)
 
     def _element(self, access: Access, dtype: DType, fill: float | int | bool, masked: bool) -> str:
-        element = loaded(access.parameter, address(self.kernel, access, self.values), dtype)
+        element = loaded(access.parameter, address(access, self.values), dtype)
         checks = [check for check in ("ok" if masked else "", guard(self.kernel, access)) if check]
         return f"{' && '.join(checks)} ? {element} : {constant(fill, dtype)}" if checks else element
 
@@ -248,9 +248,7 @@ class Statements:
         access, dtype, width = load.access, load.dtype, self.lanes.width
         name, kind = f"v{load.result}", {DType.BFLOAT16: "_halves", DType.BOOL: "_flags"}.get(dtype, "")
         self.array(name, dtype, self.lanes.count)
-        get = (
-            f"paren_get{kind}<{width}>({name} + i, p{access.parameter} + {address(self.kernel, access, self.values)});"
-        )
+        get = f"paren_get{kind}<{width}>({name} + i, p{access.parameter} + {address(access, self.values)});"
         checks = [check for check in ("ok" if self.lanes.masked else "", guard(self.kernel, access)) if check]
         if checks:
             fill = constant(load.fill, dtype)
@@ -266,7 +264,7 @@ class Statements:
         self.values[load.result] = Value(f"%{name}", dtype, True)
 
     def _store(self, access: Access, value: Value) -> None:
-        where = address(self.kernel, access, self.values)
+        where = address(access, self.values)
         varying = self._access_varies(access) or value.varying
         condition = self._storing(varying)
         if varying and self._is_wide(access) and value.varying:
@@ -298,7 +296,7 @@ class Statements:
         return f"if ({' && '.join(checks)}) " if checks else ""
 
     def _accumulate(self, access: Access, value: Value) -> None:
-        where = address(self.kernel, access, self.values)
+        where = address(access, self.values)
         every = self.stage is not None and bool(self.stage.axes) and not self.by_lane  # lane adds, whatever it adds
         varying = every or self._access_varies(access) or value.varying
         element = loaded(access.parameter, where, value.dtype)
