@@ -5,7 +5,17 @@ The entries stand in one file for each area, `codes_*.py`; importing this module
 
 from __future__ import annotations
 
-from paren.text import codes_api, codes_data, codes_lang, codes_machine, codes_text, codes_train
+from paren.text import codes_api, codes_data, codes_lang, codes_machine, codes_parallel, codes_text, codes_train
 from paren.text.code_registry import CODES, Code
 
-__all__ = ["CODES", "Code", "codes_api", "codes_data", "codes_lang", "codes_machine", "codes_text", "codes_train"]
+__all__ = [
+    "CODES",
+    "Code",
+    "codes_api",
+    "codes_data",
+    "codes_lang",
+    "codes_machine",
+    "codes_parallel",
+    "codes_text",
+    "codes_train",
+]

@@ -1,0 +1,81 @@
+"""The process groups of a run, over torch.distributed: Gloo for the CPU. Nothing is imported before a run has ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.parallel.topology import Address, Topology
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+    from torch.distributed import ProcessGroup
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Group:
+    """Moves bytes among some ranks of a run: the `Mover` of an exchange."""
+
+    def __init__(self, ranks: Sequence[int], group: ProcessGroup) -> None:
+        self.ranks = tuple(ranks)
+        self._group = group
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return len(self.ranks)
+
+    def scatter(self, sent: Bytes, received: Bytes) -> None:
+        """Part i of `sent` goes to rank i of the group, whose part comes to place i of `received`."""
+        import torch  # only where a run has several ranks
+        import torch.distributed as distributed
+
+        distributed.all_to_all_single(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+
+    def gather(self, sent: Bytes, received: Bytes) -> None:
+        """`sent` of every rank comes to `received`, in the order of the group."""
+        import torch  # only where a run has several ranks
+        import torch.distributed as distributed
+
+        distributed.all_gather_into_tensor(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+
+
+class Groups:
+    """The groups that a rank belongs to: `within` its node, `between` the ranks of its place on all nodes, and `every`
+    rank. Close it when the run is over."""
+
+    def __init__(self, topology: Topology, rank: int, store: Store, timeout: float) -> None:
+        import torch.distributed as distributed  # only where a run has several ranks
+
+        here, limit = len(topology.devices), timedelta(seconds=timeout)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=topology.ranks, timeout=limit)
+        # Every rank makes every group, in one order, as torch demands.
+        rows = [tuple(range(node * here, (node + 1) * here)) for node in range(topology.nodes)]
+        columns = [tuple(range(place, topology.ranks, here)) for place in range(here)]
+        made = {ranks: distributed.new_group(ranks, timeout=limit) for ranks in dict.fromkeys([*rows, *columns])}
+        self.within = Group(rows[rank // here], made[rows[rank // here]])
+        self.between = Group(columns[rank % here], made[columns[rank % here]])
+        everyone = tuple(range(topology.ranks))
+        whole = distributed.group.WORLD
+        assert whole is not None  # made two lines above
+        self.every = Group(everyone, whole)
+
+    def close(self) -> None:
+        """Leaves all groups."""
+        import torch.distributed as distributed  # loaded already
+
+        distributed.destroy_process_group()
+
+
+def open_store(address: Address, ranks: int, serves: bool, timeout: float) -> Store:
+    """The store at an address, which the process that `serves` holds for all."""
+    import torch.distributed as distributed  # only where a run has several ranks
+
+    return distributed.TCPStore(  # type: ignore[attr-defined]  # public, and not in the list of its module
+        address.host, address.port, ranks, is_master=serves, timeout=timedelta(seconds=timeout), wait_for_workers=False
+    )

@@ -1,0 +1,265 @@
+"""Which ranks a run has, on which nodes and devices, and which of them this process is. A pure function of variables.
+
+A rank is one process with one device. Ranks come from torchrun's variables, from `PAREN_NODES` and its companions (one
+`paren run` on each node), or there is one node; on a node, `PAREN_DEVICES` names the devices in rank order. Ranks count
+node after node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paren.text.errors import Note, ParenError
+
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun
+OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
+TIMEOUT = 300.0  # seconds that node 0 waits for the others
+EXCHANGES = ("f32", "bf16")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host, by name or number, and a port. IPv6 hosts stand in brackets when written."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """This process as one of several ranks; `meeting` is where the ranks' store is."""
+
+    rank: int
+    local_rank: int
+    meeting: Address
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The devices of this node that a process may use: how many, of what kind ("cpu" or "cuda"), and what limits them,
+    in words."""
+
+    kind: str
+    count: int
+    limit: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All ranks of a run as this node sees them.
+
+    `devices`: ordinals of this node's devices in rank order. `rendezvous`: where node 0 listens, with several nodes.
+    `timeout`: seconds of waiting for the other nodes. `exchange`: the type in which gradients travel between nodes.
+    `member`: this process, if a launcher started it as one rank; None for a process that has to start its ranks itself,
+    and for the only rank.
+    """
+
+    nodes: int
+    node: int
+    devices: tuple[int, ...]
+    rendezvous: Address | None
+    timeout: float
+    exchange: str
+    member: Member | None
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the run has."""
+        return self.nodes * len(self.devices)
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether this process is to start ranks instead of being one."""
+        return self.member is None and self.ranks > 1
+
+
+def find_topology(variables: Mapping[str, str], visible: Visible, ordinal: int | None = None) -> Topology:
+    """The topology that environment `variables` describe; empty ones count as unset. `ordinal` is that of a device like
+    `cuda:1`, which is for one rank only.
+
+    Raises E-DP-001 for devices, E-DP-005 for the variables of nodes, E-DP-009 where two sources of ranks disagree.
+    """
+    given = {name: value.strip() for name, value in variables.items() if value.strip()}
+    launched = "RANK" in given and "WORLD_SIZE" in given
+    listed = _listed(given, visible)
+    if launched:
+        found = _launched(given, listed, visible)
+    else:
+        nodes, node, rendezvous = _nodes(given)
+        devices = listed if listed is not None else _all(visible, ordinal)
+        found = Topology(nodes, node, devices, rendezvous, _timeout(given), _exchange(given, visible), None)
+    if ordinal is not None and (found.ranks > 1 or listed is not None):
+        raise ParenError(
+            "E-DP-001",
+            f"device {visible.kind}:{ordinal} names one device, and the run has {_count(found.ranks, 'rank')}",
+            fix=f"use {visible.kind}; each rank takes its own device",
+        )
+    return found
+
+
+def split_evenly(microbatches: int, ranks: int) -> int:
+    """The microbatches of each rank. Raises E-DP-003 with the nearest numbers of ranks that divide them."""
+    if microbatches % ranks == 0:
+        return microbatches // ranks
+    divisors = [count for count in range(1, microbatches + 1) if microbatches % count == 0]
+    below = max(count for count in divisors if count < ranks)
+    above = min((count for count in divisors if count > ranks), default=None)
+    nearest = f"{below}" if above is None else f"{below} or {above}"
+    raise ParenError(
+        "E-DP-003",
+        f"{ranks} ranks cannot share {_count(microbatches, 'microbatch', 'microbatches')} evenly",
+        fix=f"take {nearest} of them, or choose :microbatches that {ranks} divides",
+    )
+
+
+# Devices ------------------------------------------------------------------------------------------------------------
+
+
+def _listed(given: Mapping[str, str], visible: Visible) -> tuple[int, ...] | None:
+    """The ordinals of PAREN_DEVICES, each among the visible ones."""
+    text = given.get("PAREN_DEVICES")
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise _devices(f"PAREN_DEVICES is `{text}`, which is no list of ordinals", visible)
+    ordinals = tuple(map(int, parts))
+    repeated = next((each for each in ordinals if ordinals.count(each) > 1), None)
+    if repeated is not None:
+        raise _devices(f"PAREN_DEVICES is `{text}`, which names device {repeated} more than once", visible)
+    hidden = next((each for each in ordinals if each >= visible.count), None)
+    if hidden is not None:
+        raise _devices(f"PAREN_DEVICES is `{text}`, and device {hidden} is not visible", visible)
+    return ordinals
+
+
+def _all(visible: Visible, ordinal: int | None) -> tuple[int, ...]:
+    """The devices of a node where none are listed: one rank on the CPU, every visible GPU."""
+    if visible.kind == "cpu":
+        return (0,)
+    if visible.count == 0:
+        raise _devices("no GPU is visible", visible)
+    return (ordinal,) if ordinal is not None else tuple(range(visible.count))
+
+
+def _devices(message: str, visible: Visible) -> ParenError:
+    names = {"cpu": ("processor", "processors"), "cuda": ("GPU", "GPUs")}[visible.kind]
+    seen = f"visible: {_count(visible.count, *names)}"
+    if visible.count > 1:
+        seen += f", ordinals 0 to {visible.count - 1}"
+    notes = [Note(seen)] + ([Note(visible.limit)] if visible.limit else [])
+    return ParenError("E-DP-001", message, notes=notes, fix="list visible ordinals once each, PAREN_DEVICES=0,1")
+
+
+# Launched by torchrun -----------------------------------------------------------------------------------------------
+
+
+def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible: Visible) -> Topology:
+    missing = [name for name in LAUNCHED if name not in given]
+    if missing:
+        raise ParenError(
+            "E-DP-009",
+            f"RANK and WORLD_SIZE are set, {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not",
+            fix="start with torchrun, which sets them all, or unset RANK and WORLD_SIZE",
+        )
+    both = [name for name in OF_NODES if name in given]
+    if both:
+        raise ParenError(
+            "E-DP-009",
+            f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'} set under torchrun, which has nodes of its own",
+            fix="start with torchrun alone, or with paren alone on every node",
+        )
+    rank, ranks, local, here, port = (
+        _whole(given, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    )
+    if ranks % here or rank >= ranks or local != rank % here:
+        raise ParenError(
+            "E-DP-009",
+            f"rank {rank} of {ranks} is local rank {local} of {here}: nodes differ in their ranks, or ranks are not "
+            "numbered node after node",
+            fix="start the same number of ranks on every node",
+        )
+    if listed is not None and len(listed) != here:
+        raise ParenError(
+            "E-DP-009",
+            f"PAREN_DEVICES lists {_count(len(listed), 'device')}, torchrun started {_count(here, 'rank')} here",
+            fix=f"list {here}, or start torchrun with --nproc-per-node {len(listed)}",
+        )
+    if listed is None and visible.kind == "cuda" and here > visible.count:
+        raise _devices(f"this node has {here} ranks for {_count(visible.count, 'visible GPU')}", visible)
+    devices = listed if listed is not None else tuple(range(here)) if visible.kind == "cuda" else (0,) * here
+    member = Member(rank, local, Address(given["MASTER_ADDR"], port)) if ranks > 1 else None
+    exchange = _exchange(given, visible)
+    return Topology(ranks // here, rank // here, devices, None, _timeout(given), exchange, member)
+
+
+def _whole(given: Mapping[str, str], name: str) -> int:
+    if not given[name].isdecimal():
+        raise ParenError("E-DP-009", f"{name} is `{given[name]}`, which is no number", fix="start with torchrun")
+    return int(given[name])
+
+
+# Nodes --------------------------------------------------------------------------------------------------------------
+
+
+def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
+    """The number of nodes, this one's index, and where node 0 listens."""
+    nodes = _number(given, "PAREN_NODES", "which is no count of nodes") if "PAREN_NODES" in given else 1
+    if nodes < 1:
+        raise _of_nodes("PAREN_NODES is `0`, which is no count of nodes")
+    node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
+    rendezvous = _address(given["PAREN_RENDEZVOUS"]) if "PAREN_RENDEZVOUS" in given else None
+    if node is not None and node >= nodes:
+        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and the {_count(nodes, 'node')} count from 0")
+    if nodes == 1:
+        return 1, 0, None
+    missing = [name for name, value in (("PAREN_NODE_RANK", node), ("PAREN_RENDEZVOUS", rendezvous)) if value is None]
+    if missing or node is None:
+        raise _of_nodes(f"PAREN_NODES is {nodes}, and {' and '.join(missing)} not set")
+    return nodes, node, rendezvous
+
+
+def _number(given: Mapping[str, str], name: str, wrong: str) -> int:
+    if not given[name].isdecimal():
+        raise _of_nodes(f"{name} is `{given[name]}`, {wrong}")
+    return int(given[name])
+
+
+def _address(text: str) -> Address:
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):([0-9]{1,5})", text)
+    if found is None or not 0 < int(found[3]) < 65536:
+        raise _of_nodes(f"PAREN_RENDEZVOUS is `{text}`, which is not host:port")
+    return Address(found[1] or found[2], int(found[3]))
+
+
+def _timeout(given: Mapping[str, str]) -> float:
+    text = given.get("PAREN_RENDEZVOUS_TIMEOUT")
+    if text is None:
+        return TIMEOUT
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is None or float(text) <= 0:
+        raise _of_nodes(f"PAREN_RENDEZVOUS_TIMEOUT is `{text}`, which is no number of seconds")
+    return float(text)
+
+
+def _exchange(given: Mapping[str, str], visible: Visible) -> str:
+    """Between nodes gradients of the CPU travel exactly, where nothing is said; those of GPUs in half the bytes."""
+    text = given.get("PAREN_NODE_GRADIENTS")
+    if text is None:
+        return "bf16" if visible.kind == "cuda" else "f32"
+    if text not in EXCHANGES:
+        raise _of_nodes(f"PAREN_NODE_GRADIENTS is `{text}`, which is not {' or '.join(EXCHANGES)}")
+    return text
+
+
+def _of_nodes(message: str) -> ParenError:
+    fix = "set PAREN_NODES, PAREN_NODE_RANK (0 to nodes - 1) and PAREN_RENDEZVOUS (host:port of node 0) on every node"
+    return ParenError("E-DP-005", message, fix=fix)
+
+
+def _count(number: int, one: str, several: str | None = None) -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"

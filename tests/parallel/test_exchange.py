@@ -1,0 +1,109 @@
+"""Sums over ranks: the same bits on every rank, in the stated order, whatever the buckets; rounding is carried."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rank_processes import run_ranks
+
+from paren.parallel.exchange import BFLOAT16, Exchange, Floats, buckets, padded_length
+from paren.parallel.group import Groups, open_store
+from paren.parallel.topology import Address, Topology
+
+LENGTH = 1000
+
+
+def layout(nodes: int, here: int) -> Topology:
+    return Topology(nodes, 0, tuple(range(here)), None, 60.0, "f32", None)
+
+
+def given_vector(rank: int, step: int, length: int = LENGTH) -> Floats:
+    return np.random.default_rng([rank, step]).standard_normal(length).astype(np.float32)
+
+
+def exchange_vectors(rank: int, port: int, nodes: int, here: int, rounds: bool, steps: int) -> tuple[list[bytes], int]:
+    """The sums of some steps on one rank, and the bytes it sent between nodes."""
+    store = open_store(Address("127.0.0.1", port), nodes * here, rank == 0, 60.0)
+    groups = Groups(layout(nodes, here), rank, store, 60.0)
+    exchange = Exchange(groups.within, groups.between, rank % here, LENGTH, rounds)
+    sums = []
+    for step in range(steps):
+        vector = np.zeros(padded_length(LENGTH, here), np.float32)
+        vector[:LENGTH] = given_vector(rank, step)
+        exchange.sum_vector(vector)
+        sums.append(vector[:LENGTH].tobytes())
+    groups.close()
+    return sums, exchange.traffic.between
+
+
+def in_order(nodes: int, here: int, step: int) -> Floats:
+    total = np.zeros(0, np.float32)
+    for node in range(nodes):
+        own = given_vector(node * here, step)
+        for place in range(1, here):
+            own = own + given_vector(node * here + place, step)
+        total = own if node == 0 else total + own
+    return total
+
+
+@pytest.mark.parametrize(("nodes", "here"), [(1, 2), (1, 3), (2, 1), (2, 2)])
+def test_every_rank_gets_the_sum_in_rank_order_bit_for_bit(nodes: int, here: int) -> None:
+    results = run_ranks(nodes * here, exchange_vectors, nodes, here, False, 2)
+    for sums, _ in results:
+        assert sums == [in_order(nodes, here, step).tobytes() for step in range(2)]
+
+
+def test_two_nodes_of_one_rank_give_the_bits_of_one_node_of_two() -> None:
+    apart = run_ranks(2, exchange_vectors, 2, 1, False, 2)
+    together = run_ranks(2, exchange_vectors, 1, 2, False, 2)
+    assert [sums for sums, _ in apart] == [sums for sums, _ in together]
+
+
+def test_rounded_sums_take_half_the_bytes_and_what_rounding_took_off_comes_later() -> None:
+    steps = 40
+    rounded = run_ranks(2, exchange_vectors, 2, 1, True, steps)
+    exact = run_ranks(2, exchange_vectors, 2, 1, False, 1)
+    assert rounded[0][1] / steps * 2 == exact[0][1]
+    assert rounded[0][0] == rounded[1][0]
+    sums = np.array([np.frombuffer(each, np.float32) for each in rounded[0][0]], np.float64)
+    wanted = np.array([in_order(2, 1, step) for step in range(steps)], np.float64)
+    once = np.abs(sums - wanted).max()
+    assert 0 < once < 0.1
+    assert np.abs((sums - wanted).sum(axis=0)).max() < 2 * once  # without carrying it would grow with the steps
+
+
+class Alone:
+    """A group of one rank."""
+
+    size = 1
+
+    def scatter(self, sent: object, received: object) -> None:
+        raise AssertionError("nothing is to be moved")
+
+    gather = scatter
+
+
+def test_a_single_rank_moves_nothing() -> None:
+    exchange = Exchange(Alone(), Alone(), 0, LENGTH, True)
+    vector = given_vector(0, 0)
+    before = vector.copy()
+    exchange.sum_vector(np.resize(vector, padded_length(LENGTH, 1))[:])
+    assert vector.tobytes() == before.tobytes()
+    assert exchange.carried is None
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 4096, 100_003])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_buckets_cover_a_vector_once(length: int, ranks: int) -> None:
+    cut = buckets(length, ranks, 4096)
+    ends = [begin + shard * ranks for begin, shard in cut]
+    assert [begin for begin, _ in cut] == [0, *ends[:-1]]
+    assert ends[-1] == padded_length(length, ranks, 4096) >= length
+    assert ends[-1] - length < 16 * ranks
+    assert all(shard % 16 == 0 for _, shard in cut)
+
+
+def test_a_rounded_number_and_what_is_carried_make_the_number() -> None:
+    value = np.float32(1.2345678)
+    rounded = value.astype(BFLOAT16).astype(np.float32)
+    assert rounded + (value - rounded) == value

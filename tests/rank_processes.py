@@ -1,0 +1,45 @@
+"""Several ranks as real processes on the loopback, for tests: each runs a function of a test module."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+LIMIT = 120.0  # seconds for all processes together
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_ranks(count: int, function: Callable[..., Any], *given: object) -> list[Any]:
+    """`function(rank, port, *given)` in `count` processes; gives their results by rank."""
+    context = multiprocessing.get_context("spawn")
+    answers, port = context.Queue(), free_port()
+    processes = [
+        context.Process(target=_run, args=(answers, function, rank, port, given), daemon=True) for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        results = dict(answers.get(timeout=LIMIT) for _ in processes)
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+    failures = [text for failed, text in results.values() if failed]
+    assert not failures, failures[0]
+    return [results[rank][1] for rank in range(count)]
+
+
+def _run(answers: Any, function: Callable[..., Any], rank: int, port: int, given: tuple[object, ...]) -> None:
+    try:
+        answers.put((rank, (False, function(rank, port, *given))))
+    except BaseException:
+        answers.put((rank, (True, traceback.format_exc())))
+        raise
