@@ -46,13 +46,30 @@ class Microbatch:
 class GlobalBatch:
     """What one optimizer step trains on. `indices`: int64[examples], samples of the split, in the batch's order.
 
-    Microbatches that would hold padding only are left out, so each has at least one valid row.
+    Microbatches that would hold padding only are left out, so each has at least one valid row; of several ranks, one
+    may have none.
     """
 
     position: int
     epoch: int
     indices: Int64Array
     microbatches: tuple[Microbatch, ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a batch's calls that one of several ranks makes: neighbouring ones, as many as every other rank."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """This rank's ranges; their number is a multiple of the ranks'."""
+        each = len(ranges) // self.ranks
+        return ranges[self.rank * each : (self.rank + 1) * each]
+
+
+WHOLE = Share()
 
 
 @dataclass(frozen=True)
@@ -106,8 +123,11 @@ def call_ranges(batch: int, microbatches: int, stacking: int) -> list[tuple[int,
     return [(ranges[number][0], ranges[number + stacking - 1][1]) for number in range(0, len(ranges), stacking)]
 
 
-def cut(fields: dict[str, Array], count: int, ranges: list[tuple[int, int]], rows: int) -> tuple[Microbatch, ...]:
-    """Cuts `count` examples (`fields`: name -> (count, ...)) into microbatches of `rows` rows, padded with weight 0."""
+def cut(
+    fields: dict[str, Array], count: int, ranges: list[tuple[int, int]], rows: int, first: int = 0
+) -> tuple[Microbatch, ...]:
+    """Cuts a batch of `count` examples into microbatches of `rows` rows, padded with weight 0. `fields`: name -> the
+    examples from `first` on."""
     parts = []
     for start, stop in ranges:
         stop = min(stop, count)
@@ -115,7 +135,7 @@ def cut(fields: dict[str, Array], count: int, ranges: list[tuple[int, int]], row
             break
         places = np.minimum(np.arange(start, start + rows, dtype=np.int64), stop - 1)
         valid = (np.arange(rows) < stop - start).astype(np.float32)
-        parts.append(Microbatch({k: v[places] for k, v in fields.items()}, places.astype(np.uint32), valid))
+        parts.append(Microbatch({k: v[places - first] for k, v in fields.items()}, places.astype(np.uint32), valid))
     return tuple(parts)
 
 
@@ -136,11 +156,12 @@ class Loader:
         *,
         seed: int,
         stacking: int = 1,
+        share: Share = WHOLE,
         prefetch: int = PREFETCH,
     ) -> None:
         self._split = split
         self._schedule = Schedule(split.count, run.batch, seed)
-        self._ranges = call_ranges(run.batch, run.microbatches, stacking)
+        self._ranges = share.of(call_ranges(run.batch, run.microbatches, stacking))
         self._rows = rows
         if max(end - begin for begin, end in self._ranges) > rows:
             raise InternalError(
@@ -202,18 +223,21 @@ class Loader:
 
     def _load(self, position: int) -> GlobalBatch:
         epoch, indices = self._schedule.batch_at(position)
-        fields = self._split.read(indices)
-        return GlobalBatch(position, epoch, indices, cut(fields, len(indices), self._ranges, self._rows))
+        first, last = self._ranges[0][0], min(self._ranges[-1][1], len(indices))
+        if first >= last:
+            return GlobalBatch(position, epoch, indices, ())
+        fields = self._split.read(indices[first:last])
+        return GlobalBatch(position, epoch, indices, cut(fields, len(indices), self._ranges, self._rows, first))
 
 
-def evaluation_batches(split: Split, rows: int, limit: int | None = None) -> Iterator[Microbatch]:
-    """The first `limit` examples of a split (all, without one), each once, in the split's order.
+def evaluation_batches(split: Split, rows: int, limit: int | None = None, share: Share = WHOLE) -> Iterator[Microbatch]:
+    """The first `limit` examples of a split (all, without one), each once, in the split's order. Ranks take turns.
 
     The microbatches have `rows` rows; the last is padded. `rows` of a microbatch are the indices of its examples in
     the split.
     """
     count = split.count if limit is None else min(limit, split.count)
-    for start in range(0, count, rows):
+    for start in range(share.rank * rows, count, share.ranks * rows):
         indices = np.minimum(np.arange(start, start + rows, dtype=np.int64), count - 1)
         valid = (np.arange(rows) < count - start).astype(np.float32)
         yield Microbatch(split.read(indices), indices.astype(np.uint32), valid)

@@ -65,27 +65,35 @@ class Exchange:
         self.carried = np.zeros(sum(size for _, size in self._buckets), np.float32) if rounds else None
 
     def sum_vector(self, vector: Floats) -> None:
-        """Replaces float32[length padded to whole shards] by its sum over all ranks."""
+        """Replaces float32[length] by its sum over all ranks."""
         done = 0
         for begin, shard in self._buckets:
-            part = vector[begin : begin + shard * self.within.size]
-            received = self._received[:, :shard]
-            own = self._sum_within(part, received)
-            if self.between.size > 1:
-                carried = None if self.carried is None else self.carried[done : done + shard]
-                self._sum_between(own, carried)
-            if self.within.size > 1:
-                self.within.gather(_bytes(own), _bytes(part))
-                self.traffic.within += own.nbytes * (self.within.size - 1)
-            elif own is not part:
-                part[...] = own
+            whole = shard * self.within.size
+            part = vector[begin : begin + whole]
+            if part.size < whole:  # only the last bucket may be short
+                padded = np.zeros(whole, np.float32)
+                padded[: part.size] = part
+                self._sum_bucket(padded, shard, done)
+                part[...] = padded[: part.size]
+            else:
+                self._sum_bucket(part, shard, done)
             done += shard
+
+    def _sum_bucket(self, part: Floats, shard: int, done: int) -> None:
+        """The sum of one whole bucket, whose shard of this rank is `done` elements into what is carried."""
+        own = self._sum_within(part, self._received[:, :shard])
+        if self.between.size > 1:
+            carried = None if self.carried is None else self.carried[done : done + shard]
+            self._sum_between(own, carried)
+        if self.within.size > 1:
+            self.within.gather(_bytes(own), _bytes(part))
+            self.traffic.within += own.nbytes * (self.within.size - 1)
 
     def _sum_within(self, part: Floats, received: Floats) -> Floats:
         """This rank's shard, summed over the node in rank order."""
         if self.within.size == 1:
             return part
-        shards = np.ascontiguousarray(received)
+        shards = received if received.flags.c_contiguous else np.empty_like(received)
         self.within.scatter(_bytes(part), _bytes(shards))
         self.traffic.within += shards[0].nbytes * (self.within.size - 1)
         return sum_in_order(shards)
@@ -123,12 +131,6 @@ def buckets(length: int, ranks: int, most: int = BUCKET) -> list[tuple[int, int]
         left = -(-(length - begin) // ranks)
         found.append((begin, min(shard, -(-left // ALIGNED) * ALIGNED)))
     return found
-
-
-def padded_length(length: int, ranks: int, most: int = BUCKET) -> int:
-    """Elements that a vector needs so that its last bucket is whole."""
-    begin, shard = buckets(length, ranks, most)[-1]
-    return begin + shard * ranks
 
 
 def _bytes(array: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

@@ -44,6 +44,13 @@ class Group:
 
         distributed.all_gather_into_tensor(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
 
+    def broadcast(self, content: Bytes) -> None:
+        """`content` of the group's first rank comes to all."""
+        import torch  # only where a run has several ranks
+        import torch.distributed as distributed
+
+        distributed.broadcast(torch.from_numpy(content), src=self.ranks[0], group=self._group)
+
 
 class Groups:
     """The groups that a rank belongs to: `within` its node, `between` the ranks of its place on all nodes, and `every`

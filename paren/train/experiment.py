@@ -10,7 +10,7 @@ from typing import Protocol
 
 from paren.data.dataset import Split
 from paren.data.fields import ArraySplit
-from paren.data.loader import GlobalBatch, Loader, Microbatch, Schedule, evaluation_batches
+from paren.data.loader import WHOLE, GlobalBatch, Loader, Microbatch, Schedule, Share, evaluation_batches
 from paren.data.resident import ResidentBatches, Source, Table, sources_of
 from paren.data.stream import TokenSplit
 from paren.ir.program import Diagnostic, Program, RunForm, Value
@@ -106,7 +106,7 @@ class SplitData:
     """Training and evaluation splits of an opened data set, in calls of `rows` and `evaluation_rows` rows.
 
     `stacking`: microbatches in a call of training. `evaluation_limit`: at most so many examples of the evaluation
-    split.
+    split. `share`: the part of each batch, and of an evaluation, that this rank computes.
     """
 
     run: RunForm
@@ -116,9 +116,10 @@ class SplitData:
     validation: Split | None
     stacking: int = 1
     evaluation_limit: int | None = None
+    share: Share = WHOLE
 
     @classmethod
-    def of(cls, program: Program, training: Split, validation: Split | None) -> SplitData:
+    def of(cls, program: Program, training: Split, validation: Split | None, share: Share = WHOLE) -> SplitData:
         """The splits as a program takes them."""
         limit = program.data.options.get("evaluation-count")
         return cls(
@@ -129,6 +130,7 @@ class SplitData:
             validation,
             program.stacking,
             limit if isinstance(limit, int) else None,
+            share,
         )
 
     @property
@@ -141,19 +143,22 @@ class SplitData:
 
     @property
     def sources(self) -> dict[str, Source] | None:
-        """Where the training examples lie in memory, if a step makes one call and native code can read them."""
-        return sources_of(self.training) if self.run.microbatches == self.stacking else None
+        """Where the training examples lie in memory, if a step makes one call, on one rank, and native code can read
+        them."""
+        alone = self.share.ranks == 1 and self.run.microbatches == self.stacking
+        return sources_of(self.training) if alone else None
 
     def batches(self, start: int, stop: int) -> Loader | ResidentBatches:
         training = self.training
         if self.sources is not None and isinstance(training, ArraySplit | TokenSplit):
             return ResidentBatches(training, self.run, self.rows, stop)
-        return Loader(training, self.run, self.rows, start, stop, seed=self.run.seed, stacking=self.stacking)
+        seed, stacking, share = self.run.seed, self.stacking, self.share
+        return Loader(training, self.run, self.rows, start, stop, seed=seed, stacking=stacking, share=share)
 
     def evaluation(self) -> Iterator[Microbatch]:
         if self.validation is None:
             return iter(())
-        return evaluation_batches(self.validation, self.evaluation_rows, self.evaluation_limit)
+        return evaluation_batches(self.validation, self.evaluation_rows, self.evaluation_limit, self.share)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,187 @@
+"""What the ranks of a run say to each other: sums, agreements, and what rank 0 decided for all.
+
+Everything that is added is added in rank order, so all ranks hold the same bits. Waiting for one rank's long work
+(preparing, restoring) is not done in a collective but on keys of the store, whose time has no limit: whether a rank is
+alive is watched elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from paren.data.loader import WHOLE, Share
+from paren.parallel.group import Groups
+from paren.runtime.array import AnyArray, fetch
+from paren.text.errors import ParenError
+
+PAUSE = 0.05  # seconds between two looks at a key
+CHUNK = 8 << 20  # bytes of a state that are handed on, or looked at, at a time
+SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
+Numbers = npt.NDArray[np.float64]
+
+
+class Store(Protocol):
+    """Keys and values that all ranks see."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class Company(Protocol):
+    """What the training loop asks of the ranks of its run."""
+
+    @property
+    def share(self) -> Share:
+        """This rank, and how many there are."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; all ranks ask at the same place."""
+
+    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The rows of all ranks, which have equal numbers of columns, in turns: the first of each, then the second."""
+
+    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
+        """Raises E-DP-004 unless all ranks hold the same state."""
+
+
+class Alone:
+    """The company of a run's only rank."""
+
+    share = WHOLE
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+        return [list(row) for row in own]
+
+    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
+        """There is nobody to disagree."""
+
+
+@dataclass
+class Ranks:
+    """This process among the ranks of a run."""
+
+    rank: int
+    count: int
+    store: Store
+    groups: Groups
+
+    @property
+    def share(self) -> Share:
+        return Share(self.rank, self.count)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank decides and writes for all."""
+        return self.rank == 0
+
+    # Numbers --------------------------------------------------------------------------------------------------------
+
+    def gather(self, own: Numbers) -> npt.NDArray[np.float64]:
+        """float64[ranks n] of every rank's float64[n]."""
+        every = np.empty((self.count, own.size), np.float64)
+        self.groups.every.gather(own.view(np.uint8), every.reshape(-1).view(np.uint8))
+        return every
+
+    def add(self, own: Numbers) -> Numbers:
+        """The sum over ranks, in their order: float64[n]."""
+        total, *others = self.gather(own)
+        for part in others:
+            total = total + part
+        return total
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.gather(np.array([float(flag)])).any())
+
+    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+        columns = len(own[0]) if own else 0
+        sizes = self.gather(np.array([len(own), columns], np.float64))
+        most, width = int(sizes[:, 0].max()), int(sizes[:, 1].max())
+        if not most:
+            return []
+        padded = np.zeros((most, width))
+        padded[: len(own)] = np.asarray(own, np.float64).reshape(len(own), width)
+        every = self.gather(padded.reshape(-1)).reshape(self.count, most, width)
+        return [
+            every[rank, number].tolist()
+            for number in range(most)
+            for rank in range(self.count)
+            if number < sizes[rank, 0]
+        ]
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
+        digests = [digest_of(array) for array in slots.values()]
+        every = np.empty((self.count, len(digests)), np.uint64)
+        own = np.array(digests, np.uint64)
+        self.groups.every.gather(own.view(np.uint8), every.reshape(-1).view(np.uint8))
+        for name, values in zip(slots, every.T, strict=True):
+            others = [rank for rank, value in enumerate(values) if value != values[0]]
+            if others:
+                raise ParenError(
+                    "E-DP-004",
+                    f"at step {step} rank {others[0]} holds another {name} than rank 0",
+                    fix="continue with --resume latest from the checkpoint before, and report it",
+                )
+
+    def hand_on(self, slots: Mapping[str, AnyArray]) -> None:
+        """Every rank gets rank 0's state."""
+        for array in slots.values():
+            for part in _parts(array):
+                host = np.empty(part.shape, part.dtype)
+                if self.leads:
+                    fetch(part, host)
+                self.groups.every.broadcast(host.view(np.uint8))
+                if not self.leads:
+                    part[...] = host
+
+    # Decisions ------------------------------------------------------------------------------------------------------
+
+    def tell(self, key: str, value: object) -> None:
+        """Lets every rank `hear` a value that JSON can hold."""
+        self.store.set(key, json.dumps(value))
+
+    def hear(self, key: str, meanwhile: Callable[[float], None]) -> object:
+        """The value that a rank tells, once it does; `meanwhile` is called again and again with the seconds waited, and
+        may raise."""
+        begin = time.monotonic()
+        while not self.store.check([key]):
+            meanwhile(time.monotonic() - begin)
+            time.sleep(PAUSE)
+        return json.loads(self.store.get(key))
+
+
+def digest_of(array: AnyArray) -> int:
+    """64 bits that any single changed byte of an array changes: a sum of its words, each times an odd number of its
+    place, so that equal words at exchanged places differ too."""
+    total, done = np.uint64(array.nbytes), 0
+    with np.errstate(over="ignore"):
+        for part in _parts(array):
+            host = np.empty(part.shape, part.dtype)
+            fetch(part, host)
+            content = host.view(np.uint8)
+            words = np.zeros(-(-content.size // 8), np.uint64)
+            words.view(np.uint8)[: content.size] = content
+            places = np.arange(done, done + words.size, dtype=np.uint64) * SPREAD
+            total = total + (words * (places | np.uint64(1))).sum(dtype=np.uint64)
+            done += words.size
+    return int(total)
+
+
+def _parts(array: AnyArray) -> Iterator[AnyArray]:
+    """An array's elements in their order, in pieces of at most `CHUNK` bytes."""
+    flat = array.reshape((array.size,))
+    step = max(1, CHUNK // array.dtype.itemsize)
+    for begin in range(0, array.size, step):
+        yield flat[begin : begin + step]
