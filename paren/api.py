@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,11 +18,12 @@ import numpy as np
 
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
+from paren.data.loader import WHOLE
 from paren.data.open import open_data
 from paren.environment import parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
-from paren.forecast.plans import Plans, make_plans
+from paren.forecast.plans import Plans, lay_out, make_plans
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import Candidate, most_stacked, predict, shrink
 from paren.forecast.target import absent_target, is_card, present_target
@@ -32,8 +35,13 @@ from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
 from paren.ir.program import Program, Value
 from paren.ir.show import show_graph
-from paren.lang.elaborate import elaborate
+from paren.lang.elaborate import elaborate, elaborate_kept
 from paren.lang.value import show
+from paren.parallel.join import Combination, compare_facts, joined
+from paren.parallel.launch import launch
+from paren.parallel.ranks import Ranks
+from paren.parallel.topology import Topology, find_topology, split_evenly
+from paren.parallel.visible import ordinal_of, visible_devices
 from paren.pipeline import PLAIN, Planning
 from paren.plan.traits import CUDA, traits_of
 from paren.prepare import Preparation
@@ -41,14 +49,18 @@ from paren.restored import RestoredModel, read_model, sample_text
 from paren.runtime.device import Device, open_device
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory, usable_memory
+from paren.runtime.threads import default_threads
 from paren.text.errors import ParenError, did_you_mean
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions
+from paren.train.follow import Follow
+from paren.train.loop import AT_SIGNAL, AT_STEPS, COMPLETE
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
-from paren.train.run import Start
+from paren.train.run import Outcome, Start
 from paren.train.signals import StopSignals
 from paren.train.state import Json
+from paren.train.status import read_status
 
 Settings = Mapping[str, object] | Sequence[str]
 
@@ -79,7 +91,7 @@ def load(path: str | Path, variant: str | None = None, set: Settings = ()) -> Ex
     else:
         overrides = [f"{name}={_text(value)}" for name, value in set.items()] if isinstance(set, Mapping) else list(set)
     with _uncollected():
-        return Experiment(elaborate(path, variant=variant, overrides=overrides))
+        return Experiment(elaborate(path, variant=variant, overrides=overrides), tuple(overrides))
 
 
 def _text(value: object) -> str:
@@ -116,6 +128,7 @@ class Experiment:
     """A loaded file. Loading and looking compute nothing and read no data."""
 
     program: Program
+    overrides: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         program = self.program
@@ -252,58 +265,103 @@ class Experiment:
         """
         view = progress if progress is not None else Silent()
         environment = read_environment()
-        profiling = Profiling() if profile else None
+        options = RunOptions(
+            Path(out) if out is not None else default_out(self.program),
+            steps,
+            resume,
+            overwrite,
+            allow_new_layout,
+            Path(checkpoints) if checkpoints is not None else None,
+            tensorboard,
+            _versions(),
+        )
+        how = _How(device or environment.device, threads, profile, stacking, patterns, tf32, data_root)
         with StopSignals() as signals:
             try:
-                opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
-                if opened.reason:
-                    view.notice(f"device {opened.name}: {opened.reason}")
-                for note in (*self.program.notes, *opened.notes):
-                    view.notice(note)
-                free = usable_memory(opened.available(), environment.memory)
-                first = self._first(Planning(patterns, traits=traits_of(opened.name)), free.bytes)
-                refuse_if_too_large(first, free)
-                data = self._open_data(data_root, view)
-                options = RunOptions(
-                    Path(out) if out is not None else default_out(self.program),
-                    steps,
-                    resume,
-                    overwrite,
-                    allow_new_layout,
-                    Path(checkpoints) if checkpoints is not None else None,
-                    tensorboard,
-                    _versions(),
-                )
-                preparation = Preparation(
-                    first,
-                    data,
-                    opened,
-                    environment.cache,
-                    environment.memory,
-                    stacking,
-                    _identity(opened, patterns),
-                    options.versions,
-                    options.out,
-                    view,
-                    profiling,
-                )
-                start = Start(
-                    training.Experiment.of(self.program, self.digest(data)),
-                    options,
-                    preparation.splits(first),
-                    preparation,
-                    view,
-                    signals,
-                    profile=profiling.profile if profiling is not None else None,
-                )
-                try:
-                    outcome = start.run()
-                finally:
-                    for line in profiling.finish(options.out) if profiling is not None else ():
-                        view.notice(line)
+                topology = find_topology(environment.ranks, visible_devices(how.device), ordinal_of(how.device))
+                if topology.starts_ranks:
+                    code = launch(topology, self._command(options, how), os.environ, lambda: signals.received)
+                    return _ended(options.out, code)
+                if topology.member is None:
+                    outcome = self._train(options, how, view, signals, topology, None)
+                else:
+                    with joined(topology, topology.member) as ranks:
+                        outcome = self._train(options, how, view, signals, topology, ranks)
             finally:
                 view.end()
         return Run(outcome.out, outcome.ended, outcome.exit_code, outcome.step)
+
+    def _train(
+        self,
+        options: RunOptions,
+        how: _How,
+        view: ProgressView,
+        signals: StopSignals,
+        topology: Topology,
+        ranks: Ranks | None,
+    ) -> Outcome:
+        """Trains in this process, alone or as one of several ranks."""
+        environment = read_environment()
+        leads = ranks is None or ranks.leads
+        view = view if leads else Silent()
+        profiling = Profiling() if how.profile and leads else None
+        here = len(topology.devices)
+        threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
+        opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
+        if opened.reason:
+            view.notice(f"device {opened.name}: {opened.reason}")
+        program = _shared(self.program, topology.ranks)
+        for note in (*program.notes, *opened.notes):
+            view.notice(note)
+        free = usable_memory(opened.available(), environment.memory)
+        if ranks is not None:
+            free = ranks.least(free, 1 if opened.own_memory else here)
+        planning = Planning(how.patterns, traits=traits_of(opened.name))
+        first = Experiment(program)._first(planning, free.bytes)
+        refuse_if_too_large(first, free)
+        data = self._open_data(how.data_root, view)
+        digest = self.digest(data)
+        combine = None
+        if ranks is not None:
+            facts = {"the experiment": digest, **how.facts, **options.facts, **options.versions}
+            compare_facts(ranks, facts, here)
+            combine = Combination.of(ranks, topology, lay_out(program).trained)
+        preparation = Preparation(
+            first,
+            data,
+            opened,
+            environment.cache,
+            free.bytes if ranks is not None else environment.memory,
+            how.stacking,
+            _identity(opened, how.patterns, topology),
+            options.versions,
+            options.out,
+            view,
+            profiling,
+            combine,
+            ranks.share if ranks is not None else WHOLE,
+        )
+        experiment = training.Experiment.of(self.program, digest)
+        splits = preparation.splits(first)
+        if ranks is not None and not leads:
+            return Follow(experiment, options, splits, preparation, ranks, signals).run()
+        profiled = profiling.profile if profiling is not None else None
+        start = Start(experiment, options, splits, preparation, view, signals, profile=profiled, ranks=ranks)
+        try:
+            return start.run()
+        finally:
+            for line in profiling.finish(options.out) if profiling is not None else ():
+                view.notice(line)
+
+    def _command(self, options: RunOptions, how: _How) -> list[str]:
+        """The command line of a rank that trains this."""
+        program = self.program
+        command = [sys.executable, "-m", "paren", "run", program.path]
+        if program.variant is not None:
+            command += ["--variant", program.variant]
+        for override in self.overrides:
+            command += ["--set", override]
+        return command + options.arguments + how.arguments
 
     def _open_data(self, data_root: str | Path | None, view: ProgressView) -> Dataset:
         environment = read_environment()
@@ -323,9 +381,69 @@ def default_out(program: Program) -> Path:
     return Path("outputs") / f"{Path(program.path).stem}{variant}"
 
 
-def _identity(device: Device, patterns: bool) -> dict[str, Json]:
-    """What decides about bits besides the experiment: device, its target, patterns."""
-    identity: dict[str, Json] = {"device": device.name, "ranks": 1}
+@dataclass(frozen=True)
+class _How:
+    """How a run computes; none of it belongs to the experiment."""
+
+    device: str
+    threads: int | None
+    profile: bool
+    stacking: int | None
+    patterns: bool
+    tf32: bool
+    data_root: str | Path | None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What has to be equal on all ranks, by the words of a message."""
+        return {
+            "--stacking": str(self.stacking),
+            "--patterns": "on" if self.patterns else "off",
+            "--tf32": str(self.tf32),
+            "the device": self.device.partition(":")[0],
+        }
+
+    @property
+    def arguments(self) -> list[str]:
+        """As options of the command line."""
+        given = ["--device", self.device, "--patterns", "on" if self.patterns else "off"]
+        for option, value in (("--threads", self.threads), ("--stacking", self.stacking)):
+            given += [option, str(value)] if value is not None else []
+        given += ["--data-root", str(self.data_root)] if self.data_root is not None else []
+        flags = (("--profile", self.profile), ("--tf32", self.tf32))
+        return given + [option for option, chosen in flags if chosen]
+
+
+def _shared(program: Program, ranks: int) -> Program:
+    """The program for so many ranks: where the file gives no number of microbatches, one for each of them."""
+    if ranks == 1:
+        return program
+    if "microbatches" not in program.run.spans:
+        settings = {setting.name: setting.value for setting in program.settings}
+        program = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=ranks)
+    split_evenly(program.run.microbatches, ranks)
+    return replace(program, ranks=ranks)
+
+
+def _own_device(name: str, topology: Topology) -> str:
+    """The name of this rank's device."""
+    if not name.startswith("cuda") or topology.member is None:
+        return name
+    return f"cuda:{topology.devices[topology.member.local_rank]}"
+
+
+def _ended(out: Path, code: int) -> Run:
+    """What the ranks of a run left behind."""
+    found = read_status(out)
+    ended = AT_SIGNAL if code else COMPLETE if found is not None and found.state == COMPLETE else AT_STEPS
+    return Run(out, ended, code, found.step if found is not None else 0)
+
+
+def _identity(device: Device, patterns: bool, topology: Topology) -> dict[str, Json]:
+    """What decides about bits besides the experiment: device, its target, patterns, ranks."""
+    identity: dict[str, Json] = {"device": device.name, "ranks": topology.ranks}
+    if topology.nodes > 1:
+        identity |= {"nodes": topology.nodes, "gradients between nodes": topology.exchange}
     if device.target:
         identity["target"] = device.target
     return identity if patterns else identity | {"patterns": "off"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -122,6 +123,12 @@ class _Chunk:
         return np.array(self._block.arrays[HISTORY][:done])
 
 
+class Combine(Protocol):
+    """Makes the sums of one rank those of all: gradients, float32, where they lie; gives loss and weight."""
+
+    def __call__(self, gradients: AnyArray, loss: float, weight: float, /) -> tuple[float, float]: ...
+
+
 class CompiledEngine:
     """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
 
@@ -131,7 +138,12 @@ class CompiledEngine:
     """
 
     def __init__(
-        self, program: Program, plans: Plans, device: Device, sources: Mapping[str, Source] | None = None
+        self,
+        program: Program,
+        plans: Plans,
+        device: Device,
+        sources: Mapping[str, Source] | None = None,
+        combine: Combine | None = None,
     ) -> None:
         self.program = program
         self.device = device
@@ -147,6 +159,7 @@ class CompiledEngine:
         # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
         self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
         self._profile: Profile | None = None
+        self._combine = combine
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
         if not device.own_memory:
@@ -276,10 +289,11 @@ class CompiledEngine:
         self._registers[UPDATES][...] = number - 1
         if self._profile is not None and self._profile.sampling:
             self._step_alone(batch)
-        elif self._adds:
+        elif self._adds or self._combine is not None:
             self.clear_sums()
             for microbatch in batch.microbatches:
                 self.accumulate(microbatch, batch.position)
+            self._sum_over_ranks()
             self.finish()
         else:
             self._batch.fill(batch.microbatches[0], batch.position)
@@ -310,11 +324,12 @@ class CompiledEngine:
 
     def _step_alone(self, batch: GlobalBatch) -> None:
         """A step whose regions run one by one, for the profile."""
-        if self._adds:
+        if self._adds or self._combine is not None:
             self.clear_sums()
-        for microbatch in batch.microbatches if self._adds else batch.microbatches[:1]:
+        for microbatch in batch.microbatches:
             self._batch.fill(microbatch, batch.position)
             self._run_alone(self._accumulate)
+        self._sum_over_ranks()
         self._run_alone(self._finish)
         if not self._registers[STOP]:
             for executable in self._updates.values():
@@ -323,6 +338,14 @@ class CompiledEngine:
     def _run_alone(self, executable: Executable) -> None:
         if executable.observer is not None:
             executable.run_alone(executable.observer)
+
+    def _sum_over_ranks(self) -> None:
+        """Gradients, loss and weight of this rank become those of the global batch."""
+        if self._combine is None:
+            return
+        self.device.synchronise()
+        loss, weight = self._registers[LOSS], self._registers[WEIGHT]
+        loss[...], weight[...] = self._combine(self._gradients, float(loss), float(weight))
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""
@@ -344,12 +367,16 @@ class CompiledEngine:
         norm = math.sqrt(squares) / weight if weight else math.nan
         return StepSums(loss, weight, norm, rates[0] if rates else None)
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """What an evaluation gives: `loss`, and each metric."""
+        return ("loss", *self.program.metrics)
+
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         """`loss` and each metric -> (weighted sum, weight), with dropout off and averages in place of parameters."""
         inputs = self._evaluated.fill(microbatch, 0)
         outputs = self._evaluate.run(self._forward_state, inputs, self._arena)
-        names = ("loss", *self.program.metrics)
-        return {name: (float(outputs[f"sum:{name}"]), float(outputs[f"weight:{name}"])) for name in names}
+        return {name: (float(outputs[f"sum:{name}"]), float(outputs[f"weight:{name}"])) for name in self.evaluated}
 
     def diagnose(self, name: str, microbatch: Microbatch, step: int) -> tuple[float, float]:
         """(value, weight) of a diagnostic over the microbatch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -56,6 +56,42 @@ VARIABLES = (
         "Where compiled kernels, trained tokenizers and checks of data files are kept.",
     ),
     Variable(
+        "PAREN_DEVICES",
+        "ordinals of devices in rank order: `0,1`",
+        "one rank on the CPU, every visible GPU on CUDA",
+        "The devices of this node, one rank for each.",
+    ),
+    Variable(
+        "PAREN_NODES",
+        "a number of nodes",
+        "`1`",
+        "How many machines, each with one `paren run`, train together.",
+    ),
+    Variable(
+        "PAREN_NODE_RANK",
+        "`0` to nodes - 1",
+        "none; needed with several nodes",
+        "Which node this is. Node 0 writes metrics, status and checkpoints.",
+    ),
+    Variable(
+        "PAREN_RENDEZVOUS",
+        "`host:port`",
+        "none; needed with several nodes",
+        "Where node 0 listens for the others.",
+    ),
+    Variable(
+        "PAREN_RENDEZVOUS_TIMEOUT",
+        "seconds",
+        "`300`",
+        "How long nodes wait for each other at the start.",
+    ),
+    Variable(
+        "PAREN_NODE_GRADIENTS",
+        "`f32` or `bf16`",
+        "`f32` on the CPU, `bf16` on CUDA",
+        "The type in which gradients travel between nodes; bf16 halves the bytes and carries what rounding takes off.",
+    ),
+    Variable(
         "PAREN_DATA",
         "a folder",
         "the folder of the paren file",
@@ -63,8 +99,8 @@ VARIABLES = (
     ),
 )
 
-# Names that later versions give a meaning to; setting one now must not go unnoticed.
-_SEVERAL_PROCESSES = (
+# Those of them that say which ranks there are.
+OF_RANKS = (
     "PAREN_DEVICES",
     "PAREN_NODES",
     "PAREN_NODE_RANK",
@@ -73,15 +109,21 @@ _SEVERAL_PROCESSES = (
     "PAREN_NODE_GRADIENTS",
 )
 
+# torchrun's, which make a process one of several ranks.
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the ranks' store
+
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables' values. `memory` is in bytes; None where a variable is unset and has no fixed default."""
+    """The variables' values. `memory` is in bytes; None where a variable is unset and has no fixed default. `ranks`:
+    those that say which ranks there are, as they are written, torchrun's included."""
 
     device: str
     memory: int | None
     cache: Path
     data: Path | None
+    ranks: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -98,6 +140,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         memory=parse_size(memory, "PAREN_MEMORY") if memory else None,
         cache=Path(cache).expanduser() if cache else Path(platformdirs.user_cache_dir("paren")),
         data=_existing_folder("PAREN_DATA", data) if data else None,
+        ranks={name: given[name] for name in (*OF_RANKS, *LAUNCHED, AGENT_STORE) if given.get(name, "").strip()},
     )
 
 
@@ -152,12 +195,6 @@ def _check_name(name: str) -> None:
     known = [variable.name for variable in VARIABLES]
     if name in known:
         return
-    if name in _SEVERAL_PROCESSES:
-        raise ParenError(
-            "E-ENV-003",
-            f"{name} is set, but this version of paren trains in one process",
-            fix=f"unset {name}",
-        )
     near = nearest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in known])
     suggestion = f" (did you mean {PREFIX}{near}?)" if near else ""
     raise ParenError(

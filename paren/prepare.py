@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paren.data.dataset import Dataset
+from paren.data.loader import WHOLE, Share
 from paren.data.splits import TRAIN, VALIDATION
-from paren.engine import CompiledEngine
+from paren.engine import Combine, CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
 from paren.forecast.residence import choose_residence
@@ -64,6 +65,8 @@ class Preparation:
     out: Path
     view: ProgressView
     profiling: Profiling | None
+    combine: Combine | None = None
+    share: Share = WHOLE
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
@@ -87,7 +90,7 @@ class Preparation:
             refuse_if_too_large(candidate, free)
             return Choice(candidate, FORCED)
         if first is not self.first:
-            return Choice(first, ONLY if len(degrees(first.program.run)) == 1 else LOWERED)
+            return Choice(first, ONLY if len(degrees(first.program)) == 1 else LOWERED)
         if isinstance(stored, int):
             return self._as_before(stored, free)
         return self._automatic(self._most(free))
@@ -99,7 +102,7 @@ class Preparation:
 
     def _as_before(self, stored: int, free: Available) -> Choice:
         """The stored degree, or the highest below it that still fits."""
-        for degree in reversed(degrees(self.first.program.run)):
+        for degree in reversed(degrees(self.first.program)):
             if degree > stored:
                 continue
             candidate = self.first if degree == 1 else make_candidate(self.first, degree)
@@ -111,7 +114,7 @@ class Preparation:
 
     def _automatic(self, most: int) -> Choice:
         program = self.first.program
-        known = degrees(program.run)
+        known = degrees(program)
         if len(known) == 1:
             return Choice(self.first, ONLY)
         versions, patterns = sorted(self.versions.items()), self.first.plans.planning.patterns
@@ -135,11 +138,12 @@ class Preparation:
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""
         splits = self.data.splits
-        return SplitData.of(candidate.program, splits[TRAIN], splits.get(VALIDATION))
+        return SplitData.of(candidate.program, splits[TRAIN], splits.get(VALIDATION), self.share)
 
     def _make_engine(self, candidate: Candidate, stacking: Mapping[str, Json]) -> CompiledEngine:
         """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
-        if self.data.tokenizer is not None:
+        leads = self.share.rank == 0
+        if self.data.tokenizer is not None and leads:
             self.data.tokenizer.save(self.out / TOKENIZER)
         device = self.device
         limits = None
@@ -149,11 +153,13 @@ class Preparation:
         compiled, reused, begin = device.compiled, device.reused, time.perf_counter()
         try:
             sources = self.splits(candidate).sources if candidate.plans.data_bytes or not device.own_memory else None
-            engine = CompiledEngine(candidate.program, candidate.plans, device, sources)
+            engine = CompiledEngine(candidate.program, candidate.plans, device, sources, self.combine)
         except ParenError as error:
             if error.code == "E-MEM-002":
                 raise name_the_plan(error, candidate.memory) from error
             raise
+        if not leads:
+            return engine
         target = present_target(device, limits, self.memory, "PAREN_MEMORY")
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(candidate.program, candidate.plans, target, compiling, device.notes, stacking)

@@ -96,4 +96,5 @@ def _planned_for(program: Program, microbatches: int, planning: Planning) -> int
     it was read from."""
     settings = {setting.name: setting.value for setting in program.settings}
     smaller = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=microbatches)
+    smaller = replace(smaller, ranks=program.ranks)
     return memory_of(smaller, make_plans(smaller, replace(planning, budget=None))).planned

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from paren.forecast.memory import MemoryPlan, memory_of
 from paren.forecast.plans import Plans, make_plans, shrink_plans
-from paren.ir.program import Program, RunForm
+from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_kept
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
@@ -85,12 +85,13 @@ class Choice:
         }
 
 
-def degrees(run: RunForm) -> list[int]:
-    """The numbers of microbatches that a call may take: the divisors of theirs; one, if the result is to be the same
-    over several counts of devices."""
-    if run.reproducible_over is not None:
+def degrees(program: Program) -> list[int]:
+    """The numbers of microbatches that a call may take: the divisors of those of a rank; one, if the result is to be
+    the same over several counts of devices."""
+    if program.run.reproducible_over is not None:
         return [1]
-    return [degree for degree in range(1, run.microbatches + 1) if run.microbatches % degree == 0]
+    own = program.run.microbatches // program.ranks
+    return [degree for degree in range(1, own + 1) if own % degree == 0]
 
 
 def make_candidate(first: Candidate, stacking: int) -> Candidate:
@@ -98,7 +99,11 @@ def make_candidate(first: Candidate, stacking: int) -> Candidate:
     same way."""
     program = first.program
     settings = {setting.name: setting.value for setting in program.settings}
-    stacked = elaborate_kept(program.path, program.variant, settings, program.sources, stacking=stacking)
+    microbatches = program.run.microbatches
+    stacked = elaborate_kept(
+        program.path, program.variant, settings, program.sources, stacking=stacking, microbatches=microbatches
+    )
+    stacked = replace(stacked, ranks=program.ranks)
     plans = make_plans(stacked, replace(first.plans.planning, budget=None))
     return Candidate(stacked, plans, memory_of(stacked, plans))
 
@@ -117,12 +122,13 @@ def shrink(candidate: Candidate, limit: int) -> Candidate:
 def forced_candidate(first: Candidate, stacking: int) -> Candidate:
     """The candidate of a degree that was asked for. Raises E-MEM-003 for one that does not divide the microbatches."""
     run = first.program.run
-    known = degrees(run)
+    known = degrees(first.program)
     if stacking not in known:
         why = (
             "is not 1, and :reproducible-over needs every microbatch alone"
             if run.reproducible_over is not None
-            else f"does not divide the {run.microbatches} microbatches of a batch"
+            else f"does not divide the {run.microbatches // first.program.ranks} microbatches of "
+            + ("a batch" if first.program.ranks == 1 else "each rank")
         )
         raise ParenError(
             "E-MEM-003",
@@ -168,7 +174,7 @@ def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candi
 
 def _larger(first: Candidate, most: int) -> Iterator[Candidate]:
     """The degrees above 1, in ascending order, as long as they fit; each is made when it is asked for."""
-    for degree in degrees(first.program.run)[1:]:
+    for degree in degrees(first.program)[1:]:
         candidate = make_candidate(first, degree)
         if candidate.memory.planned > most:
             return
@@ -185,7 +191,7 @@ def predict(first: Candidate, stacking: int | None, most: int, limits: Limits | 
     """The choice of a run without its measurement: `stacking` if that was asked for, else what `limits` predict."""
     if stacking is not None:
         return Choice(forced_candidate(first, stacking), FORCED)
-    if len(degrees(first.program.run)) == 1:
+    if len(degrees(first.program)) == 1:
         return Choice(first, ONLY)
     if limits is None:
         return Choice(first, UNTIMED)
@@ -199,7 +205,7 @@ def most_stacked(first: Candidate, most: int) -> tuple[int, int] | None:
     """
     if first.memory.planned > most:
         return None
-    known = degrees(first.program.run)
+    known = degrees(first.program)
     found = (1, first.memory.planned)
     low, high = 0, len(known)  # the degree at `low` fits, those from `high` on do not
     while high - low > 1:

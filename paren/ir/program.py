@@ -250,8 +250,9 @@ class Program:
     bounds: tuple[Bound, ...]
     notes: tuple[str, ...]  # warnings for the user
     study: Study = Study()
+    ranks: int = 1  # that share the microbatches of a batch evenly
 
     @property
     def calls(self) -> int:
-        """Calls of the training graph in one step."""
-        return self.run.microbatches // self.stacking
+        """Calls of the training graph in one step, on each rank."""
+        return self.run.microbatches // self.ranks // self.stacking

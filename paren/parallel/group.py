@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from paren.parallel.topology import Address, Topology
+from paren.parallel.store import Store
+from paren.parallel.topology import Topology
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
     from torch.distributed import ProcessGroup
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class PeerLost(Exception):
+    """Another rank left in the middle of an exchange: not the cause of anything, but its consequence."""
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(str(error).splitlines()[0]) from error
 
 
 class Group:
@@ -35,21 +48,24 @@ class Group:
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
-        distributed.all_to_all_single(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+        with _peers():
+            distributed.all_to_all_single(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
 
     def gather(self, sent: Bytes, received: Bytes) -> None:
         """`sent` of every rank comes to `received`, in the order of the group."""
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
-        distributed.all_gather_into_tensor(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+        with _peers():
+            distributed.all_gather_into_tensor(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
 
     def broadcast(self, content: Bytes) -> None:
         """`content` of the group's first rank comes to all."""
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
-        distributed.broadcast(torch.from_numpy(content), src=self.ranks[0], group=self._group)
+        with _peers():
+            distributed.broadcast(torch.from_numpy(content), src=self.ranks[0], group=self._group)
 
 
 class Groups:
@@ -60,7 +76,14 @@ class Groups:
         import torch.distributed as distributed  # only where a run has several ranks
 
         here, limit = len(topology.devices), timedelta(seconds=timeout)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=topology.ranks, timeout=limit)
+        with _peers():
+            distributed.init_process_group(
+                "gloo",
+                store=store,  # type: ignore[arg-type]  # torch's own, by the part of it that is used
+                rank=rank,
+                world_size=topology.ranks,
+                timeout=limit,
+            )
         # Every rank makes every group, in one order, as torch demands.
         rows = [tuple(range(node * here, (node + 1) * here)) for node in range(topology.nodes)]
         columns = [tuple(range(place, topology.ranks, here)) for place in range(here)]
@@ -77,12 +100,3 @@ class Groups:
         import torch.distributed as distributed  # loaded already
 
         distributed.destroy_process_group()
-
-
-def open_store(address: Address, ranks: int, serves: bool, timeout: float) -> Store:
-    """The store at an address, which the process that `serves` holds for all."""
-    import torch.distributed as distributed  # only where a run has several ranks
-
-    return distributed.TCPStore(  # type: ignore[attr-defined]  # public, and not in the list of its module
-        address.host, address.port, ranks, is_master=serves, timeout=timedelta(seconds=timeout), wait_for_workers=False
-    )

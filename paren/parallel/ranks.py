@@ -7,64 +7,28 @@ alive is watched elsewhere.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from paren.data.loader import WHOLE, Share
+from paren.data.loader import Share
 from paren.parallel.group import Groups
+from paren.parallel.heart import Heart
+from paren.parallel.store import Store
 from paren.runtime.array import AnyArray, fetch
+from paren.runtime.memory import Available
 from paren.text.errors import ParenError
 
 PAUSE = 0.05  # seconds between two looks at a key
+START, STATE, FACTS = "start", "state", "facts"  # keys of what rank 0 tells
 CHUNK = 8 << 20  # bytes of a state that are handed on, or looked at, at a time
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
 Numbers = npt.NDArray[np.float64]
-
-
-class Store(Protocol):
-    """Keys and values that all ranks see."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def check(self, keys: list[str], /) -> bool: ...
-
-
-class Company(Protocol):
-    """What the training loop asks of the ranks of its run."""
-
-    @property
-    def share(self) -> Share:
-        """This rank, and how many there are."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; all ranks ask at the same place."""
-
-    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
-        """The rows of all ranks, which have equal numbers of columns, in turns: the first of each, then the second."""
-
-    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
-        """Raises E-DP-004 unless all ranks hold the same state."""
-
-
-class Alone:
-    """The company of a run's only rank."""
-
-    share = WHOLE
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
-        return [list(row) for row in own]
-
-    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
-        """There is nobody to disagree."""
 
 
 @dataclass
@@ -75,6 +39,7 @@ class Ranks:
     count: int
     store: Store
     groups: Groups
+    heart: Heart
 
     @property
     def share(self) -> Share:
@@ -95,10 +60,11 @@ class Ranks:
 
     def add(self, own: Numbers) -> Numbers:
         """The sum over ranks, in their order: float64[n]."""
-        total, *others = self.gather(own)
-        for part in others:
-            total = total + part
-        return total
+        return functools.reduce(np.add, self.gather(own))
+
+    def least(self, free: Available, share: int) -> Available:
+        """What every rank has, of whose memory `share` ranks have to take equal parts."""
+        return replace(free, bytes=int(self.gather(np.array([free.bytes // share], np.float64)).min()))
 
     def any(self, flag: bool) -> bool:
         return bool(self.gather(np.array([float(flag)])).any())
@@ -152,12 +118,9 @@ class Ranks:
         """Lets every rank `hear` a value that JSON can hold."""
         self.store.set(key, json.dumps(value))
 
-    def hear(self, key: str, meanwhile: Callable[[float], None]) -> object:
-        """The value that a rank tells, once it does; `meanwhile` is called again and again with the seconds waited, and
-        may raise."""
-        begin = time.monotonic()
+    def hear(self, key: str) -> object:
+        """The value that a rank tells, once it does."""
         while not self.store.check([key]):
-            meanwhile(time.monotonic() - begin)
             time.sleep(PAUSE)
         return json.loads(self.store.get(key))
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paren.environment import AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
 
-LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun
 OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
 TIMEOUT = 300.0  # seconds that node 0 waits for the others
 EXCHANGES = ("f32", "bf16")
@@ -32,11 +32,13 @@ class Address:
 
 @dataclass(frozen=True)
 class Member:
-    """This process as one of several ranks; `meeting` is where the ranks' store is."""
+    """This process as one of several ranks; `meeting` is where the ranks' store is, which the launcher serves, or else
+    the first rank."""
 
     rank: int
     local_rank: int
     meeting: Address
+    served: bool
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,10 @@ def _listed(given: Mapping[str, str], visible: Visible) -> tuple[int, ...] | Non
 
 
 def _all(visible: Visible, ordinal: int | None) -> tuple[int, ...]:
-    """The devices of a node where none are listed: one rank on the CPU, every visible GPU."""
-    if visible.kind == "cpu":
+    """The devices of a node where none are listed: one rank on the CPU, every visible GPU. Where there is none, whoever
+    opens the device says what is missing."""
+    if visible.kind == "cpu" or visible.count == 0:
         return (0,)
-    if visible.count == 0:
-        raise _devices("no GPU is visible", visible)
     return (ordinal,) if ordinal is not None else tuple(range(visible.count))
 
 
@@ -193,7 +194,8 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     if listed is None and visible.kind == "cuda" and here > visible.count:
         raise _devices(f"this node has {here} ranks for {_count(visible.count, 'visible GPU')}", visible)
     devices = listed if listed is not None else tuple(range(here)) if visible.kind == "cuda" else (0,) * here
-    member = Member(rank, local, Address(given["MASTER_ADDR"], port)) if ranks > 1 else None
+    served = given.get(AGENT_STORE) == "True"
+    member = Member(rank, local, Address(given["MASTER_ADDR"], port), served) if ranks > 1 else None
     exchange = _exchange(given, visible)
     return Topology(ranks // here, rank // here, devices, None, _timeout(given), exchange, member)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paren.data.loader import GlobalBatch
 from paren.ir.program import Diagnostic
+from paren.parallel.company import ALONE, Company
 from paren.train.engine import Engine
 from paren.train.state import Json
 
@@ -44,14 +45,16 @@ def sample(
     return {name: [engine.diagnose(name, part, batch.position) for part in batch.microbatches] for name in due}
 
 
-def reduce_samples(diagnostics: Mapping[str, Diagnostic], samples: Mapping[str, Parts]) -> dict[str, Json]:
-    """The values of the diagnostics of a step that counts.
+def reduce_samples(
+    diagnostics: Mapping[str, Diagnostic], samples: Mapping[str, Parts], company: Company = ALONE
+) -> dict[str, Json]:
+    """The values of the diagnostics of a step that counts, over the microbatches of all ranks.
 
     A microbatch of weight 0 holds no value and takes no part; a diagnostic without any part is left out.
     """
     values: dict[str, Json] = {}
     for name, parts in samples.items():
-        counted = [(value, weight) for value, weight in parts if weight != 0.0]
+        counted = [(value, weight) for value, weight in company.merge(parts) if weight != 0.0]
         if counted:
             values[name] = REDUCERS[diagnostics[name].reduce](counted)
     return values

@@ -77,6 +77,11 @@ class Engine(Protocol):
         1."""
         ...
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The names that `evaluate` gives, in their order."""
+        ...
+
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         """`loss` and each metric -> (weighted sum, weight sum) over the microbatch, with dropout off."""
         ...

@@ -69,6 +69,24 @@ class RunOptions:
     tensorboard: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What has to be equal on all ranks, by the words of a message."""
+        return {"--steps": str(self.steps), "--resume": str(self.resume), "--overwrite": str(self.overwrite)}
+
+    @property
+    def arguments(self) -> list[str]:
+        """As options of the command line."""
+        given = ["--out", str(self.out)]
+        for option, value in (("--steps", self.steps), ("--resume", self.resume), ("--checkpoints", self.checkpoints)):
+            given += [option, str(value)] if value is not None else []
+        flags = (
+            ("--overwrite", self.overwrite),
+            ("--allow-new-layout", self.allow_new_layout),
+            ("--tensorboard", self.tensorboard),
+        )
+        return given + [option for option, chosen in flags if chosen]
+
 
 class Batches(Protocol):
     """Batches by position, asked for in ascending order."""

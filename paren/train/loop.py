@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best
+from paren.parallel.company import ALONE, Company
 from paren.text.errors import InternalError
 from paren.train.best import count_early, is_better
 from paren.train.chunk import chunk_length, train_chunk
@@ -41,8 +42,9 @@ def train(session: Session) -> str:
     session.status.running(TRAINING)
     if session.profile is not None:
         session.profile.begin(first, session.stop)
+    session.ask_to_stop()
     with session.saver, session.data.batches(first, session.stop) as batches:
-        while state.step < session.stop and not session.signals.stop_asked:
+        while state.step < session.stop and not session.stopping:
             step = train_steps(session, batches)
             session.status.progress(state.step, state.samples)
             session.saver.settle()
@@ -56,11 +58,12 @@ def train(session: Session) -> str:
             if state.stopped_early:
                 session.progress.notice(f"step {state.step}: stopped early, the last evaluations were no better")
                 break
+            session.ask_to_stop()
         if state.step not in (first, saved):
             save(session)
     if state.stopped_early or state.step == session.total:
         return COMPLETE
-    if session.signals.stop_asked:
+    if session.stopping:
         return AT_SIGNAL
     if session.data.has_evaluation and not _evaluation_due(session):
         # After the checkpoint's end of the metrics, so that a run that goes on drops this line again.
@@ -114,7 +117,7 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
     state.skipped_in_row = 0
     if sums.rate is not None:
         record["rate"] = sums.rate
-    diagnosed = reduce_samples(session.experiment.diagnostics, samples)
+    diagnosed = reduce_samples(session.experiment.diagnostics, samples, session.company)
     return Step({**record, **diagnosed}, notable=bool(diagnosed))
 
 
@@ -123,31 +126,32 @@ def evaluate(session: Session) -> dict[str, Json]:
     session.progress.phase("evaluating")
     session.status.running("evaluating")
     with profiled(session.profile, "evaluation", "evaluate"):
-        means = weighted_means(session.engine, session.data.evaluation())
+        means = weighted_means(session.engine, session.data.evaluation(), session.company)
     session.status.running(TRAINING)
     session.progress.phase("")
     return {f"evaluation/{name}": value for name, value in means.items()}
 
 
-def weighted_means(engine: Engine, microbatches: Iterable[Microbatch]) -> dict[str, float]:
-    """Loss and metrics by name, each as sum / weight over all microbatches; nan where the weight is 0."""
-    sums: dict[str, list[float]] = {}
-    for microbatch in microbatches:
-        for name, (part, weight) in engine.evaluate(microbatch).items():
-            entry = sums.setdefault(name, [0.0, 0.0])
-            entry[0] += part
-            entry[1] += weight
-    return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
+def weighted_means(engine: Engine, microbatches: Iterable[Microbatch], company: Company = ALONE) -> dict[str, float]:
+    """Loss and metrics by name, each as sum / weight over the microbatches of all ranks, added in their order; nan
+    where the weight is 0."""
+    parts = [[number for pair in engine.evaluate(each).values() for number in pair] for each in microbatches]
+    totals = [0.0] * (2 * len(engine.evaluated))
+    for row in company.merge(parts):
+        totals = [total + part for total, part in zip(totals, row, strict=True)]
+    pairs = zip(engine.evaluated, totals[::2], totals[1::2], strict=True)
+    return {name: total / weight if weight else math.nan for name, total, weight in pairs}
 
 
 def save(session: Session) -> int:
     """Publishes a checkpoint of the state, or begins to; returns its step."""
     state = session.state
-    goes_on = not (state.step == session.stop or state.stopped_early or session.signals.stop_asked)
+    goes_on = not (state.step == session.stop or state.stopped_early or session.stopping)
     session.progress.phase("saving")
     session.status.running("saving")
     if session.events is not None:
         session.events.flush()
+    session.company.agree(session.engine.slots(), state.step)
     with profiled(session.profile, f"checkpoint {state.step}", "save"):
         session.saver.save(session.metrics.size, session.metrics.sync, goes_on=goes_on)
     session.status.running(TRAINING)

@@ -7,6 +7,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from paren.parallel.company import ALONE
+from paren.parallel.ranks import START, STATE, Ranks
 from paren.runtime.memory import available_memory
 from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
@@ -74,6 +76,7 @@ class Start:
     signals: StopSignals
     files: Files = field(default_factory=Files)
     profile: Profile | None = None
+    ranks: Ranks | None = None  # which this start leads
 
     def run(self) -> Outcome:
         """Raises ParenError for all that can go wrong; the status then says `failed`, with the code."""
@@ -92,10 +95,12 @@ class Start:
             if place.kind == "done":
                 found = status.read_status(options.out)
                 step = found.step if found else total
+                self._tell(START, {"ended": True, "step": step})
                 return self._nothing(step, f"holds this run, complete after {step} steps")
             store = self._store(place)
             prepared = self.prepare(self._stored_identity(store, place))
             store.identity = prepared.identity
+            self._tell(START, {**prepared.identity, "ended": False})
             candidates = self._candidates(store, place)
             if place.kind == "fresh":
                 run_directory.write_run_file(self.files, options, self.experiment, place.run, total, prepared.identity)
@@ -125,6 +130,7 @@ class Start:
             at = candidates.checkpoints[0].manifest
             file.progress(at.step, at.samples)
         if self.signals.stop_asked:
+            self._tell(STATE, {"ended": True, "step": file.status.step})
             return self._stopped(file)
         self.progress.phase("compiling")
         file.running("compiling")
@@ -133,12 +139,14 @@ class Start:
             engine = prepared.make_engine()
             closing.callback(engine.close)
             if self.signals.stop_asked:
+                self._tell(STATE, {"ended": True, "step": file.status.step})
                 return self._stopped(file)
             resumed = self._fill(store, candidates, engine)
             state = replace(resumed.manifest.loop) if resumed else LoopState()
             file.progress(state.step, state.samples)
             if resumed and stop <= state.step < total and not state.stopped_early:
                 file.final(status.STOPPED)
+                self._tell(STATE, {"ended": True, "step": state.step})
                 return self._nothing(state.step, f"is at step {state.step} already")
             self._check_space(store, engine, total - state.step)
             own = resumed is not None and resumed.manifest.run == store.run
@@ -152,6 +160,18 @@ class Start:
                     lines.annotate(state.step, kind, **values)
                 if resumed:
                     lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
+            if self.ranks is not None:
+                self._tell(STATE, {**state.to_json(), "ended": False})
+                self.ranks.hand_on(engine.slots())
+            saver = Saver(
+                store,
+                best,
+                state,
+                engine.slots(),
+                engine.roles,
+                self.progress.notice,
+                copies=engine.copies_state,
+            )
             session = Session(
                 experiment=self.experiment,
                 engine=engine,
@@ -160,28 +180,26 @@ class Start:
                 total=total,
                 stop=stop,
                 evaluate_every=every,
-                saver=Saver(
-                    store,
-                    best,
-                    state,
-                    engine.slots(),
-                    engine.roles,
-                    self.progress.notice,
-                    copies=engine.copies_state,
-                ),
+                saver=saver,
                 best=best,
                 metrics=lines,
                 events=closing.enter_context(EventFiles(out, state.step)) if self.options.tensorboard else None,
                 status=file,
                 progress=self.progress,
                 signals=self.signals,
+                company=self.ranks if self.ranks is not None else ALONE,
                 profile=self.profile,
             )
             try:
                 ended = train(session)
             except MemoryError as error:
                 raise _ran_out(error, engine.memory().get("planned", 0), state.step) from error
-            return self._end(session, ended)
+            return self._end(session, file, saver, ended)
+
+    def _tell(self, key: str, value: Mapping[str, Json]) -> None:
+        """Lets the other ranks know, if there are any."""
+        if self.ranks is not None:
+            self.ranks.tell(key, value)
 
     def _fill(self, store: CheckpointStore, candidates: Candidates, engine: Engine) -> Checkpoint | None:
         """Gives every slot its value: from a checkpoint, which is returned, or the first one."""
@@ -190,13 +208,13 @@ class Start:
         self._initialize(engine)
         return None
 
-    def _end(self, session: Session, ended: str) -> Outcome:
-        state, file = session.state, session.status
+    def _end(self, session: Session, file: StatusFile, saver: Saver, ended: str) -> Outcome:
+        state = session.state
         file.progress(state.step, state.samples)
         planned = session.engine.memory().get("planned", 0)
         if planned and session.peak_bytes:
             self.progress.notice(f"memory: {describe_peak(session.peak_bytes, planned)}")
-        if told := session.saver.describe():
+        if told := saver.describe():
             self.progress.notice(f"checkpoints: {told}")
         if ended == AT_SIGNAL:
             return self._stopped(file)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
 
-from paren.train.best import BestStore
+from paren.parallel.company import ALONE, Company
+from paren.runtime.array import AnyArray
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
 from paren.train.experiment import Experiment, TrainingData
-from paren.train.metrics import MetricsWriter
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
-from paren.train.saving import Saver
 from paren.train.signals import StopSignals
-from paren.train.state import Json, LoopState
-from paren.train.status import StatusFile
+from paren.train.state import BestRecord, Json, LoopState
 
 
 @dataclass
@@ -27,6 +27,47 @@ class Pace:
     steps: int = 0
     examples: int = 0
     weight: float = 0.0
+
+
+class Lines(Protocol):
+    """Where lines of metrics go. `size`: bytes so far."""
+
+    @property
+    def size(self) -> int: ...
+
+    def write(self, *records: Mapping[str, Json]) -> None: ...
+
+    def sync(self) -> None: ...
+
+
+class Saves(Protocol):
+    """What publishes the state, as `paren.train.saving.Saver` does."""
+
+    def save(self, metrics_bytes: int, ready: Callable[[], None], *, goes_on: bool) -> None: ...
+
+    def settle(self, *, wait: bool = False) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class KeepsBest(Protocol):
+    """What keeps the parameters of the best evaluation, as `paren.train.best.BestStore` does."""
+
+    def save(
+        self, slots: Mapping[str, AnyArray], roles: Mapping[str, str], step: int, metric: str, value: float
+    ) -> BestRecord: ...
+
+
+class Reports(Protocol):
+    """Who is told what the run does, as `paren.train.status.StatusFile` is."""
+
+    def running(self, phase: str) -> None: ...
+
+    def progress(self, step: int, samples: int) -> None: ...
 
 
 @dataclass
@@ -45,18 +86,24 @@ class Session:
     total: int
     stop: int
     evaluate_every: int | None
-    saver: Saver
-    best: BestStore
-    metrics: MetricsWriter
+    saver: Saves
+    best: KeepsBest
+    metrics: Lines
     events: EventFiles | None
-    status: StatusFile
+    status: Reports
     progress: ProgressView
     signals: StopSignals
+    company: Company = ALONE
     profile: Profile | None = None
     clock: Callable[[], float] = time.perf_counter
     peak_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
     step_seconds: float | None = None
+    stopping: bool = False
+
+    def ask_to_stop(self) -> None:
+        """Notes whether any rank was asked to stop: then all of them stop at the border of this step."""
+        self.stopping = self.company.any(self.signals.stop_asked)
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,10 @@ def lines(out: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (6, [1, 2, 3, 6])])
 def test_degrees_divide_the_microbatches(file: Path, count: int, expected: list[int]) -> None:
-    run = paren.load(file, set={"microbatches": count}).program.run
-    assert degrees(run) == expected
-    assert degrees(replace(run, reproducible_over=1)) == [1]
+    program = paren.load(file, set={"microbatches": count}).program
+    assert degrees(program) == expected
+    assert degrees(replace(program, ranks=count)) == [1]
+    assert degrees(replace(program, run=replace(program.run, reproducible_over=1))) == [1]
 
 
 def test_a_degree_that_does_not_divide_is_refused(file: Path) -> None:

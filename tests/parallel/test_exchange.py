@@ -7,7 +7,8 @@ import pytest
 from rank_processes import run_ranks
 
 from paren.parallel.exchange import BFLOAT16, Exchange, Floats, buckets
-from paren.parallel.group import Groups, open_store
+from paren.parallel.group import Groups
+from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Topology
 
 LENGTH = 1000

@@ -63,7 +63,7 @@ def test_gradients_between_nodes_of_cards_travel_in_half_the_bytes_if_nothing_is
 
 def test_under_torchrun_the_process_is_a_rank() -> None:
     found = find_topology(torchrun(3, 4, 2), CARDS)
-    assert found.member == Member(3, 1, Address("127.0.0.1", 29400))
+    assert found.member == Member(3, 1, Address("127.0.0.1", 29400), served=False)
     assert (found.nodes, found.node, found.devices, found.starts_ranks) == (2, 1, (0, 1), False)
     assert find_topology({**torchrun(1, 2, 2), "PAREN_DEVICES": "2,3"}, CARDS).devices == (2, 3)
     assert find_topology(torchrun(1, 2, 2), CPU).devices == (0, 0)
@@ -98,12 +98,13 @@ def test_ordinals_count_among_the_visible_and_the_mask_is_named() -> None:
 
 
 def test_no_card_is_visible() -> None:
-    error = refused("E-DP-001", {}, NONE)
-    assert error.message == "no GPU is visible"
+    error = refused("E-DP-001", {"PAREN_DEVICES": "0"}, NONE)
+    assert error.message == "PAREN_DEVICES is `0`, and device 0 is not visible"
     assert [note.message for note in error.notes] == [
         "visible: 0 GPUs",
         "CUDA_VISIBLE_DEVICES is empty, which hides every card",
     ]
+    assert find_topology({}, NONE).ranks == 1  # opening the device says what is missing
 
 
 def test_more_ranks_than_cards() -> None:

@@ -178,6 +178,8 @@ class LinearEngine:
             average[...] = 0.9 * average + 0.1 * self.state[name]
         return {"rate": rate}
 
+    evaluated = ("loss",)
+
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         self.before("evaluate", 0)
         _, error, weight = self._forward(microbatch, None)

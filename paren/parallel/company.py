@@ -1,0 +1,44 @@
+"""What the training loop asks of the ranks of its run, and the answers where there is one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from paren.data.loader import WHOLE, Share
+from paren.runtime.array import AnyArray
+
+
+class Company(Protocol):
+    """What the training loop asks of the ranks of its run."""
+
+    @property
+    def share(self) -> Share:
+        """This rank, and how many there are."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; all ranks ask at the same place."""
+
+    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The rows of all ranks, which have equal numbers of columns, in turns: the first of each, then the second."""
+
+    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
+        """Raises E-DP-004 unless all ranks hold the same state."""
+
+
+class Alone:
+    """The company of a run's only rank."""
+
+    share = WHOLE
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+        return [list(row) for row in own]
+
+    def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
+        """There is nobody to disagree."""
+
+
+ALONE = Alone()

@@ -1,0 +1,103 @@
+"""Becoming one of the ranks of a run: the store, the groups, and the proof that all ranks run the same."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from paren.parallel.exchange import Exchange
+from paren.parallel.group import Groups, PeerLost
+from paren.parallel.heart import Failure, Heart
+from paren.parallel.ranks import FACTS, Ranks
+from paren.parallel.store import open_store
+from paren.parallel.topology import Member, Topology
+from paren.runtime.array import AnyArray, DeviceArray, fetch
+from paren.text.errors import InternalError, ParenError
+
+GRACE = 20.0  # seconds in which the failure of another rank comes to light
+PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive is watched, and not timed
+
+
+def join(topology: Topology, member: Member) -> Ranks:
+    """This process as a rank. It returns once every rank has come. Raises E-DP-007 if the store is not reached."""
+    serves = member.rank == 0 and not member.served
+    try:
+        store = open_store(member.meeting, topology.ranks, serves, topology.timeout)
+    except RuntimeError as error:
+        raise ParenError(
+            "E-DP-007",
+            f"rank {member.rank} on {socket.gethostname()} did not reach the store at {member.meeting} within "
+            f"{topology.timeout:g} s",
+            fix="start every node, and let them reach that address",
+        ) from error
+    heart = Heart(member.rank, open_store(member.meeting, topology.ranks, False, topology.timeout), member.served)
+    return Ranks(member.rank, topology.ranks, store, Groups(topology, member.rank, store, PATIENCE), heart)
+
+
+@contextmanager
+def joined(topology: Topology, member: Member) -> Iterator[Ranks]:
+    """A block in which this process is a rank: it gives signs of life, and tells why it fails.
+
+    An exchange that another rank left is not the cause of anything: then it waits to be ended by whoever watches.
+    """
+    ranks = join(topology, member)
+    try:
+        yield ranks
+    except PeerLost as error:
+        time.sleep(GRACE)
+        failure = Failure(ranks.rank, socket.gethostname(), ranks.heart.step, f"an exchange broke: {error}")
+        raise failure.error() from error
+    except BaseException as error:
+        ranks.heart.fail(error)
+        raise
+    finally:
+        ranks.heart.stop()
+    ranks.groups.close()
+
+
+def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:
+    """Raises E-DP-006 unless what decides about a run is the same as on rank 0. `here`: ranks of a node."""
+    if ranks.leads:
+        ranks.tell(FACTS, dict(facts))
+        return
+    wanted = ranks.hear(FACTS)
+    if not isinstance(wanted, dict):
+        raise InternalError("parallel", f"the first rank told {wanted!r}")
+    for name, value in facts.items():
+        if wanted.get(name) != value:
+            raise ParenError(
+                "E-DP-006",
+                f"{name} is {value} on rank {ranks.rank} (node {ranks.rank // here}), and {wanted.get(name)} on rank 0",
+                fix="start every rank with the same file, settings, options, data and checkpoints",
+            )
+
+
+@dataclass
+class Combination:
+    """Adds gradients, losses and weights over the ranks: the engine's `Combine`."""
+
+    ranks: Ranks
+    exchange: Exchange
+
+    @classmethod
+    def of(cls, ranks: Ranks, topology: Topology, length: int) -> Combination:
+        """For gradients of `length` elements."""
+        groups, place = ranks.groups, ranks.rank % len(topology.devices)
+        return cls(ranks, Exchange(groups.within, groups.between, place, length, topology.exchange == "bf16"))
+
+    def __call__(self, gradients: AnyArray, loss: float, weight: float, /) -> tuple[float, float]:
+        """Replaces the gradients by their sum; gives the sums of losses and weights."""
+        if isinstance(gradients, DeviceArray):
+            host = np.empty(gradients.shape, np.float32)
+            fetch(gradients, host)
+            self.exchange.sum_vector(host)
+            gradients[...] = host
+        else:
+            self.exchange.sum_vector(gradients)  # type: ignore[arg-type]  # float32, as the engine has them
+        total = self.ranks.add(np.array([loss, weight]))
+        return float(total[0]), float(total[1])
