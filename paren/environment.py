@@ -165,6 +165,12 @@ def bound_busy_waiting() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+def quieten_stores() -> None:
+    """Keeps torch from writing the stack of its own code to stderr when a peer of its store leaves: what that means is
+    said by who waits for the peer. It has to be called before torch is loaded."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
 def wants_colour() -> bool:
     """Whether `NO_COLOR` is unset or empty."""
     return not os.environ.get("NO_COLOR")

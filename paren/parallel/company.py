@@ -16,6 +16,9 @@ class Company(Protocol):
     def share(self) -> Share:
         """This rank, and how many there are."""
 
+    def at(self, step: int) -> None:
+        """Notes how many positions are done, for whoever watches."""
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; all ranks ask at the same place."""
 
@@ -30,6 +33,9 @@ class Alone:
     """The company of a run's only rank."""
 
     share = WHOLE
+
+    def at(self, step: int) -> None:
+        """There is nobody to tell."""
 
     def any(self, flag: bool) -> bool:
         return flag

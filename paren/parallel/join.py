@@ -88,7 +88,10 @@ class Combination:
     def of(cls, ranks: Ranks, topology: Topology, length: int) -> Combination:
         """For gradients of `length` elements."""
         groups, place = ranks.groups, ranks.rank % len(topology.devices)
-        return cls(ranks, Exchange(groups.within, groups.between, place, length, topology.exchange == "bf16"))
+        combination = cls(ranks, Exchange(groups.within, groups.between, place, length, topology.exchange == "bf16"))
+        # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
+        combination(np.zeros(length, np.float32), 0.0, 0.0)
+        return combination
 
     def __call__(self, gradients: AnyArray, loss: float, weight: float, /) -> tuple[float, float]:
         """Replaces the gradients by their sum; gives the sums of losses and weights."""

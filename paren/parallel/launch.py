@@ -11,27 +11,31 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 from paren.parallel.heart import FAILURE, FROZEN, Failure, beat_key
 from paren.parallel.store import Store, open_store
-from paren.parallel.topology import Address, Topology
+from paren.parallel.topology import OF_NODES, Address, Topology
 from paren.text.errors import Note, ParenError
 
 PAUSE = 0.1  # seconds between two looks
 LOOPBACK = "127.0.0.1"
 STOPPED = (130, 143)  # exit codes of ranks that saved and ended after a signal
-NODE, READY = "node", "nodes ready"  # keys
+NODE, DONE = "node", "node done"  # keys
 
 
 @dataclass
 class _Rank:
-    """A started rank, the count that its last sign had, and when that was seen."""
+    """A started rank, what it says to nobody (rank 0 says it to the user), the count that its last sign had, and when
+    that was seen."""
 
     number: int
     process: subprocess.Popen[bytes]
+    said: IO[bytes]
     count: int = -1
     step: int = 0
     seen: float = field(default_factory=time.monotonic)
@@ -49,18 +53,27 @@ def launch(
     E-DP-007 for nodes that do not come or leave, E-DP-006 for nodes that do not fit together.
     """
     store, address = _meet(topology)
-    ranks = [_start(topology, place, command, variables, address) for place in range(len(topology.devices))]
+    said = [tempfile.TemporaryFile() for _ in topology.devices]  # noqa: SIM115  # closed below
+    ranks = [_start(topology, place, command, variables, address, file) for place, file in enumerate(said)]
     try:
-        return _watch(topology, store, ranks, received)
+        code = _watch(topology, store, ranks, received)
+        _part(topology, store)
+        return code
     finally:
         for rank in ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
             rank.process.wait()
+            rank.said.close()
 
 
 def _start(
-    topology: Topology, place: int, command: Sequence[str], variables: Mapping[str, str], address: Address
+    topology: Topology,
+    place: int,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    address: Address,
+    said: IO[bytes],
 ) -> _Rank:
     """Starts one rank in a session of its own, so that a terminal's signals come through the launcher only."""
     here = len(topology.devices)
@@ -76,13 +89,13 @@ def _start(
     }
     process = subprocess.Popen(
         list(command),
-        env={**variables, **own},
+        env={name: value for name, value in variables.items() if name not in OF_NODES} | own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # the launcher says where the run is
-        stderr=None if number == 0 else subprocess.DEVNULL,
+        stderr=None if number == 0 else said,
         start_new_session=True,
     )
-    return _Rank(number, process)
+    return _Rank(number, process, said)
 
 
 def _watch(
@@ -108,7 +121,7 @@ def _look(topology: Topology, store: Store, ranks: Sequence[_Rank]) -> None:
     try:
         failed = next((rank for rank in ranks if rank.process.poll() not in (None, 0, *STOPPED)), None)
         if failed is not None and not store.check([FAILURE]):
-            _record(store, failed, _ending(failed.process.returncode))
+            _record(store, failed, _ending(failed))
         if not store.check([FAILURE]):
             for rank in ranks:
                 if rank.process.poll() is None and _is_frozen(store, rank):
@@ -138,10 +151,14 @@ def _is_frozen(store: Store, rank: _Rank) -> bool:
     return rank.count >= 0 and now - rank.seen > FROZEN
 
 
-def _ending(code: int) -> str:
-    """How a process ended, in words."""
+def _ending(rank: _Rank) -> str:
+    """How a rank ended that did not tell why, in words."""
+    code = rank.process.returncode
     if code >= 0:
-        return f"it ended with exit code {code}"
+        rank.said.seek(0)
+        lines = rank.said.read().decode(errors="replace").split("\n")
+        said = next((line.strip() for line in lines if line.strip()), "")
+        return f"it ended with exit code {code}" + (f" ({said})" if said else "")
     try:
         return f"it was ended by {signal.Signals(-code).name}"
     except ValueError:
@@ -207,6 +224,26 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None
                 f"{word} is {own[name]} on node {topology.node}, and {first[name]} on node 0",
                 fix="start every node with the same variables and devices",
             )
+
+
+def _part(topology: Topology, store: Store) -> None:
+    """Node 0, which serves the store, stays until the ranks of every node have ended."""
+    if topology.nodes == 1:
+        return
+    store.set(f"{DONE}/{topology.node}", "")
+    deadline = time.monotonic() + topology.timeout
+    others = [f"{DONE}/{node}" for node in range(topology.nodes)] if topology.node == 0 else []
+    while others and not store.check(others):
+        if store.check([FAILURE]):
+            raise Failure.from_json(store.get(FAILURE)).error()
+        if time.monotonic() > deadline:
+            missing = [key.rpartition("/")[2] for key in others if not store.check([key])]
+            raise ParenError(
+                "E-DP-007",
+                f"node {', '.join(missing)} did not end within {topology.timeout:g} s after node 0",
+                fix="see to that node; this run's checkpoints are whole",
+            )
+        time.sleep(PAUSE)
 
 
 def _already(store: Store, node: int) -> bool:

@@ -50,6 +50,9 @@ class Ranks:
         """Whether this rank decides and writes for all."""
         return self.rank == 0
 
+    def at(self, step: int) -> None:
+        self.heart.step = step
+
     # Numbers --------------------------------------------------------------------------------------------------------
 
     def gather(self, own: Numbers) -> npt.NDArray[np.float64]:

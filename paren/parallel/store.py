@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol, cast
 
+from paren.environment import quieten_stores
 from paren.parallel.topology import Address
 
 
@@ -30,6 +31,7 @@ def open_store(address: Address, ranks: int, serves: bool, timeout: float) -> St
 
     Raises RuntimeError if it is not reached within `timeout` seconds.
     """
+    quieten_stores()
     import torch.distributed as distributed  # only where a run has several ranks
 
     limit = timedelta(seconds=timeout)

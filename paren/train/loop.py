@@ -47,6 +47,7 @@ def train(session: Session) -> str:
         while state.step < session.stop and not session.stopping:
             step = train_steps(session, batches)
             session.status.progress(state.step, state.samples)
+            session.company.at(state.step)
             session.saver.settle()
             if _evaluation_due(session):
                 evaluated = evaluate(session)
