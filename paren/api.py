@@ -280,6 +280,7 @@ class Experiment:
             try:
                 topology = find_topology(environment.ranks, visible_devices(how.device), ordinal_of(how.device))
                 if topology.starts_ranks:
+                    _shared(self.program, topology.ranks)  # what cannot be shared out is refused before any rank starts
                     code = launch(topology, self._command(options, how), os.environ, lambda: signals.received)
                     return _ended(options.out, code)
                 if topology.member is None:

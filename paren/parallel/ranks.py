@@ -26,7 +26,7 @@ from paren.text.errors import ParenError
 
 PAUSE = 0.05  # seconds between two looks at a key
 START, STATE, FACTS = "start", "state", "facts"  # keys of what rank 0 tells
-CHUNK = 8 << 20  # bytes of a state that are handed on, or looked at, at a time
+CHUNK = 1 << 20  # bytes of a state that are handed on, or looked at, at a time
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
 Numbers = npt.NDArray[np.float64]
 

@@ -12,6 +12,8 @@ from paren.train.checkpoint import Checkpoint, CheckpointStore, restore
 from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
 from paren.train.state import Json
 
+LAYOUT = ("ranks", "nodes", "gradients between nodes")  # what identities say about ranks
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -31,7 +33,7 @@ def find_checkpoints(store: CheckpointStore, wanted: str, allow_new_layout: bool
 
     Raises E-CKPT-001 if there is none, E-CKPT-002 if the named one does not exist, E-CKPT-003 if its manifest is
     damaged, E-CKPT-004 for another program, E-CKPT-005 for another format, E-CKPT-007 for another device or layout,
-    E-CKPT-010 if all are damaged.
+    E-CKPT-010 if all are damaged, E-DP-002 for other ranks.
     """
     if wanted not in ("auto", "latest"):
         checkpoint = _named(store, wanted)
@@ -129,6 +131,13 @@ def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout:
         for name in changed
     )
     if not allow_new_layout:
+        layout = [name for name in changed if name in LAYOUT]
+        if layout:
+            raise ParenError(
+                "E-DP-002",
+                f"going on from {checkpoint.folder} would not be bit-exact: {differences}",
+                fix="resume on as many ranks and nodes, or accept other bits with --allow-new-layout",
+            )
         raise ParenError(
             "E-CKPT-007",
             f"going on from {checkpoint.folder} would not be bit-exact: {differences}",
