@@ -57,7 +57,10 @@ class Group:
         import torch.distributed as distributed
 
         with _peers():
-            distributed.all_gather_into_tensor(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+            gather = getattr(
+                distributed, "all_gather_single", distributed.all_gather_into_tensor
+            )  # its name since 2.13
+            gather(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
 
     def broadcast(self, content: Bytes) -> None:
         """`content` of the group's first rank comes to all."""

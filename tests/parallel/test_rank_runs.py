@@ -199,7 +199,7 @@ def test_microbatches_that_cannot_be_shared_are_refused_before_any_rank_starts(f
 def test_a_node_with_other_settings_is_refused(file: Path, tmp_path: Path) -> None:
     port = free_port()
     first = start(file, tmp_path / "out", variables=node(0, port))
-    second = start(file, tmp_path / "out", "--set", "rows=64", variables=node(1, port))
+    second = start(file, tmp_path / "out", "--set", "rows=200", variables=node(1, port))
     codes, texts = zip(finish(first), finish(second), strict=True)
     assert codes == (1, 1)
     for text in texts:
