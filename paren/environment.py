@@ -127,7 +127,7 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """Reads `variables`, by default those of the process. Raises E-ENV-001, E-ENV-002 and E-ENV-003."""
+    """Reads `variables`, by default those of the process. Raises E-ENV-001 and E-ENV-002."""
     given = os.environ if variables is None else variables
     values = {name: value.strip() for name, value in given.items() if name.startswith(PREFIX)}
     for name in sorted(values):

@@ -90,12 +90,6 @@ register(
     "A size is a number with a unit (24GiB, 512MiB, 2GB) or a number of bytes; a folder must exist.",
     "Write the value in that form.",
 )
-register(
-    "E-ENV-003",
-    "an environment variable for several processes",
-    "The variable belongs to training in several processes or on several nodes, which this version does not do.",
-    "Unset it.",
-)
 
 register(
     "E-CLI-001",

@@ -39,18 +39,30 @@ def test_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_names() -> None:
-    names = "unset it; paren reads PAREN_DEVICE, PAREN_MEMORY, PAREN_CACHE, PAREN_DATA"
+    names = f"unset it; paren reads {', '.join(variable.name for variable in VARIABLES)}"
     assert failure({"PAREN_DEVCE": "cpu"}) == (
         "E-ENV-001",
         "unknown environment variable PAREN_DEVCE (did you mean PAREN_DEVICE?)",
         names,
     )
     assert failure({"PAREN_XYZZY": ""}) == ("E-ENV-001", "unknown environment variable PAREN_XYZZY", names)
-    assert failure({"PAREN_NODES": "2"}) == (
-        "E-ENV-003",
-        "PAREN_NODES is set, but this version of paren trains in one process",
-        "unset PAREN_NODES",
-    )
+
+
+def test_what_says_which_ranks_there_are_is_kept_as_it_is_written() -> None:
+    given = {
+        "PAREN_NODES": "2",
+        "PAREN_DEVICES": " 0,1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "HOME": "/",
+        "PAREN_NODE_RANK": " ",
+    }
+    assert read_environment(given).ranks == {
+        "PAREN_DEVICES": " 0,1",
+        "PAREN_NODES": "2",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+    }
 
 
 def test_wrong_values(tmp_path: Path) -> None:

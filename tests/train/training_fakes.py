@@ -178,7 +178,7 @@ class LinearEngine:
             average[...] = 0.9 * average + 0.1 * self.state[name]
         return {"rate": rate}
 
-    evaluated = ("loss",)
+    evaluated = ("loss", "error")
 
     def evaluate(self, microbatch: Microbatch) -> dict[str, tuple[float, float]]:
         self.before("evaluate", 0)
