@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.loader import WHOLE
 from paren.data.open import open_data
-from paren.environment import parse_size, read_environment
+from paren.environment import inherited_variables, parse_size, read_environment
 from paren.forecast.fit import refuse_if_too_large
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, lay_out, make_plans
@@ -281,7 +280,9 @@ class Experiment:
                 topology = find_topology(environment.ranks, visible_devices(how.device), ordinal_of(how.device))
                 if topology.starts_ranks:
                     _shared(self.program, topology.ranks)  # what cannot be shared out is refused before any rank starts
-                    code = launch(topology, self._command(options, how), os.environ, lambda: signals.received)
+                    code = launch(
+                        topology, self._command(options, how), inherited_variables(), lambda: signals.received
+                    )
                     return _ended(options.out, code)
                 if topology.member is None:
                     outcome = self._train(options, how, view, signals, topology, None)

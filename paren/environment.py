@@ -144,6 +144,11 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def inherited_variables() -> dict[str, str]:
+    """All variables of this process, for one that it starts."""
+    return dict(os.environ)
+
+
 def given_names() -> list[str]:
     """The names of the `PAREN_*` variables that are set, sorted."""
     return sorted(name for name in os.environ if name.startswith(PREFIX))

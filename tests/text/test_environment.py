@@ -29,8 +29,17 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "PAREN_CACHE": str(tmp_path / "cache"),
         "PAREN_DATA": str(tmp_path),
     }
-    assert set(variables) == {variable.name for variable in VARIABLES}
-    assert read_environment(variables) == Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path)
+    ranks = {
+        "PAREN_DEVICES": "0",
+        "PAREN_NODES": "2",
+        "PAREN_NODE_RANK": "1",
+        "PAREN_RENDEZVOUS": "here:29500",
+        "PAREN_RENDEZVOUS_TIMEOUT": "10",
+        "PAREN_NODE_GRADIENTS": "f32",
+    }
+    assert variables.keys() | ranks.keys() == {variable.name for variable in VARIABLES}
+    wanted = Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path, ranks)
+    assert read_environment(variables | ranks) == wanted
 
 
 def test_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
