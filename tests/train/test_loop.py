@@ -267,7 +267,7 @@ def test_a_run_by_epochs_evaluates_after_each(tmp_path):
 
 
 def test_an_evaluation_without_weight_is_nan_and_never_the_best(tmp_path, monkeypatch):
-    monkeypatch.setattr(LinearEngine, "evaluate", lambda self, microbatch: {"loss": (0.0, 0.0)})
+    monkeypatch.setattr(LinearEngine, "evaluate", lambda self, microbatch: {"loss": (0.0, 0.0), "error": (0.0, 0.0)})
     trial = Trial(tmp_path / "run")
     trial.start()
     assert '"evaluation/loss": "nan"' in (trial.out / "metrics.jsonl").read_text()
@@ -325,7 +325,9 @@ def test_an_evaluation_needs_a_split(tmp_path, changes, option):
 @pytest.mark.parametrize("patience", [1, 2, 4])
 def test_early_stopping_counts_evaluations_without_a_better_value(tmp_path, monkeypatch, patience):
     values = iter([5.0, 4.0, 4.5, 3.0, 3.0, 3.5, 3.1, 3.2, 3.3, 3.4, 9.0, 9.0, 9.0])
-    monkeypatch.setattr(LinearEngine, "evaluate", lambda self, microbatch: {"loss": (next(values), 1.0)})
+    monkeypatch.setattr(
+        LinearEngine, "evaluate", lambda self, microbatch: {"loss": (next(values), 1.0), "error": (0.0, 1.0)}
+    )
     rule = Best("evaluation/loss", "min", patience, SPAN)
     run = run_form(steps=13, microbatches=1, evaluate_every=1, stop_early=rule)
     trial = Trial(tmp_path / "run", run)
