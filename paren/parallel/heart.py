@@ -63,7 +63,8 @@ class Heart:
             try:
                 self._store.set(beat_key(self.rank), json.dumps([count, self.step]))
             except RuntimeError:
-                return  # the store went with the launcher, which is what ends this rank
+                if self._parent is None:
+                    return  # the run is over, or whoever watches it ends this rank
             count += 1
             if self._over.wait(INTERVAL):
                 return

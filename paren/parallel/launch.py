@@ -219,11 +219,15 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None
     words = {"nodes": "PAREN_NODES", "devices": "the number of devices", "exchange": "PAREN_NODE_GRADIENTS"}
     for name, word in words.items():
         if first[name] != own[name]:
-            raise ParenError(
+            error = ParenError(
                 "E-DP-006",
                 f"{word} is {own[name]} on node {topology.node}, and {first[name]} on node 0",
                 fix="start every node with the same variables and devices",
             )
+            rank = topology.node * len(topology.devices)
+            failure = Failure(rank, socket.gethostname(), 0, f"{error.code}: {error.message}")
+            store.compare_set(FAILURE, "", failure.to_json())  # the other nodes must not wait for this one
+            raise error
 
 
 def _part(topology: Topology, store: Store) -> None:

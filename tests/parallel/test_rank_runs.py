@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rank_processes import free_port
-from rank_runs import finish, parameters, series, start, train, wait_for_step, write_experiment
+from rank_runs import LIMIT, finish, parameters, series, start, train, wait_for_step, write_experiment
 
 TWO = {"PAREN_DEVICES": "0,1"}
 LONG = ("--set", "epochs=2000", "--set", "evaluate=100000")  # longer than any test
@@ -223,17 +224,17 @@ def test_two_nodes_with_one_index_are_refused(file: Path, tmp_path: Path) -> Non
     port = free_port()
     three = ("--set", "microbatches=3")
     started = [start(file, tmp_path / "out", *three, variables=node(index, port, 3)) for index in (0, 1, 1)]
+    end = time.monotonic() + LIMIT
+    while all(process.poll() is None for process in started[1:]) and time.monotonic() < end:
+        time.sleep(0.05)
     texts = []
-    for process in started[1:]:
-        try:
-            _, said = process.communicate(timeout=30)
-            texts.append(said)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-    started[0].kill()
-    started[0].communicate()
-    assert any("E-DP-006: node 1 is there already, on " in text for text in texts)
+    for process in started:
+        ended = process.poll() is not None
+        process.kill()
+        _, said = process.communicate()
+        texts += [said] if ended else []
+    assert len(texts) == 1
+    assert "E-DP-006: node 1 is there already, on " in texts[0]
 
 
 def test_devices_of_nodes_have_to_be_as_many(file: Path, tmp_path: Path) -> None:
@@ -241,6 +242,7 @@ def test_devices_of_nodes_have_to_be_as_many(file: Path, tmp_path: Path) -> None
     first = start(file, tmp_path / "out", variables=node(0, port))
     code, said = finish(start(file, tmp_path / "out", variables=node(1, port, **TWO)))
     assert code == 1
-    assert "E-DP-006: the number of devices is 2 on node 1, and 1 on node 0\n" in said
-    first.kill()
-    first.communicate()
+    assert said.startswith("E-DP-006: the number of devices is 2 on node 1, and 1 on node 0\n")
+    code, said = finish(first)
+    assert code == 1
+    assert ": E-DP-006: the number of devices is 2 on node 1, and 1 on node 0\n" in said
