@@ -13,7 +13,7 @@ other moves the address to element 0 and selects the fill value.
 from __future__ import annotations
 
 from paren.codegen import scalar
-from paren.codegen.loops import BLOCK, Loops, accesses, arrange, arrange_rows
+from paren.codegen.loops import BLOCK, Loops, arrange, arrange_rows
 from paren.codegen.nest import ENTRY, Nest, Parts, group_stages, open_nest
 from paren.codegen.operations import Operation
 from paren.codegen.places import Places
@@ -32,6 +32,7 @@ from paren.plan.kernel import (
     Statement,
     Store,
 )
+from paren.plan.kernel_values import operands
 
 VERSION = 1  # part of the key of the kernel cache: raise it when compilation changes in a way the text does not show
 
@@ -194,12 +195,4 @@ def _from_index(w: Writer, whole: str, dtype: DType) -> str:
 
 
 def _used_values(stage: Stage) -> set[int]:
-    used: set[int] = set()
-    for statement in stage.body:
-        match statement:
-            case Compute(_, _, args):
-                used.update(args)
-            case Reduce() | Store() | Accumulate():
-                used.add(statement.value)
-    used.update(index.value for access in accesses(stage) for index in access.indices if index.value is not None)
-    return used
+    return {value for statement in stage.body for value in operands(statement)}

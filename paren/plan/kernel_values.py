@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from paren.plan.kernel import (
+    Access,
     Accumulate,
     AxisIndex,
     Compute,
@@ -52,24 +53,26 @@ def needed_values(kernel: Kernel, stored: Collection[int]) -> set[int]:
     needed: set[int] = set()
     for stage in reversed(kernel.stages):
         for statement in reversed(stage.body):
-            needed.update(_operands(statement, stored, needed))
+            if is_needed(statement, stored, needed):
+                needed.update(operands(statement))
     return needed
 
 
-def _operands(statement: Statement, stored: Collection[int], needed: Collection[int]) -> Sequence[int]:
-    """The values that a statement uses, if it is needed."""
+def operands(statement: Statement) -> Sequence[int]:
+    """The values that a statement uses."""
     match statement:
+        case Compute(args=args):
+            return args
+        case Reduce(value=value):
+            return (value,)
         case Store(access, value) | Accumulate(access, value):
-            if access.parameter not in stored:
-                return ()
-            return (value, *(index.value for index in access.indices if index.value is not None))
-        case Compute(result, _, args):
-            return args if result in needed else ()
-        case Reduce(result, _, value):
-            return (value,) if result in needed else ()
-        case Load(result, access):
-            if result not in needed:
-                return ()
-            return tuple(index.value for index in access.indices if index.value is not None)
+            return (value, *_gathered(access))
+        case Load(access=access):
+            return _gathered(access)
         case _:
             return ()
+
+
+def _gathered(access: Access) -> tuple[int, ...]:
+    """The values that are indices of an access."""
+    return tuple(index.value for index in access.indices if index.value is not None)

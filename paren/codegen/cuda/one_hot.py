@@ -6,7 +6,7 @@ sum is written as a choice instead: the same value, without a loop. The definiti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from paren.ir.types import DType
@@ -24,6 +24,7 @@ from paren.plan.kernel import (
     Statement,
     Store,
 )
+from paren.plan.kernel_values import operands
 
 Value = AxisIndex | Compute | Constant | Load | Reduce
 
@@ -190,14 +191,5 @@ def _used(body: list[Statement]) -> list[Statement]:
         if not isinstance(statement, Store | Accumulate | Reduce) and statement.result not in needed:
             continue
         found.append(statement)
-        needed.update(_operands(statement))
+        needed.update(operands(statement))
     return found[::-1]
-
-
-def _operands(statement: Statement) -> Iterator[int]:
-    if isinstance(statement, Compute):
-        yield from statement.args
-    elif isinstance(statement, Reduce | Store | Accumulate):
-        yield statement.value
-    if isinstance(statement, Load | Store | Accumulate):
-        yield from (index.value for index in statement.access.indices if index.value is not None)

@@ -13,7 +13,8 @@ from paren.codegen.cuda.statements import Lanes, Statements
 from paren.codegen.operations import Operation
 from paren.codegen.writer import Writer
 from paren.ir.types import DType
-from paren.plan.kernel import Accumulate, Compute, Load, Stage, Statement, Store
+from paren.plan.kernel import Accumulate, Stage, Statement, Store
+from paren.plan.kernel_values import operands
 
 AHEAD = 8  # rows whose loads are under way at once
 
@@ -153,8 +154,5 @@ def _needed(stage: Stage, wanted: set[int]) -> list[Statement]:
         if isinstance(statement, Store | Accumulate) or statement.result not in needed:
             continue
         found.append(statement)
-        if isinstance(statement, Compute):
-            needed.update(statement.args)
-        elif isinstance(statement, Load):
-            needed.update(index.value for index in statement.access.indices if index.value is not None)
+        needed.update(operands(statement))
     return found[::-1]
