@@ -33,9 +33,10 @@ from paren.passes.assemble import (
 from paren.pipeline import Planning, prepare
 from paren.plan.plan import Plan
 from paren.runtime.array import AnyArray, AnyBytes
-from paren.runtime.block import Block, input_types, place
+from paren.runtime.block import Block, allocate_array, input_types, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable, load_plans
+from paren.runtime.memory import ALIGNMENT
 from paren.runtime.release import release_unused
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
@@ -174,7 +175,7 @@ class CompiledEngine:
         # The gradients are the beginning of the arena. If a step makes one call, that call has values in their place
         # before it writes them; what runs until the update has taken them keeps to the rest.
         self._adds = adds(program)
-        begin = max(64, 4 * layout.trained)
+        begin = max(ALIGNMENT, 4 * layout.trained)
         whole = device.allocate(begin + live)
         self._gradients: AnyArray = whole[: 4 * layout.trained].view(np.float32)
         self._arena = whole[begin:]
@@ -216,7 +217,7 @@ class CompiledEngine:
 
     def _vector(self, size: int) -> AnyArray:
         """Zeros. Their pages are touched by whoever writes them first: the threads of a step, and not this one."""
-        return self.device.allocate(max(64, 4 * size))[: 4 * size].view(np.float32)
+        return allocate_array(self.device, np.float32, (size,))
 
     def _allocate_moments(self) -> dict[tuple[int, str], AnyArray]:
         found = {}

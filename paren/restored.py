@@ -22,9 +22,10 @@ from paren.passes.precision import set_precision
 from paren.pipeline import Planning, plan_graph
 from paren.plan.traits import traits_of
 from paren.runtime.array import AnyArray, AnyBytes
-from paren.runtime.block import Block, input_types
+from paren.runtime.block import Block, allocate_array, input_types
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
+from paren.runtime.memory import ALIGNMENT
 from paren.text.errors import ParenError
 from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
@@ -165,8 +166,8 @@ class RestoredModel:
             graph = set_precision(choose(self.model.forward(rows), traits.attends, precision), precision)
             plan = plan_graph(graph, planning=Planning(traits=traits))
             self._executables[rows] = Executable(self.device, plan), Block(self.device, input_types(plan))
-            if max(64, plan.arena_bytes) > len(self._arena):
-                self._arena = self.device.allocate(max(64, plan.arena_bytes))
+            if max(ALIGNMENT, plan.arena_bytes) > len(self._arena):
+                self._arena = self.device.allocate(max(ALIGNMENT, plan.arena_bytes))
         return self._executables[rows]
 
 
@@ -216,10 +217,8 @@ def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Pa
     values = dict(weights.parameters) | dict(weights.averages)
     placed: dict[str, AnyArray] = {}
     for slot in program.parameters:
-        array = device.allocate(max(64, slot.type.bytes))[: slot.type.bytes]
-        view = array.view(slot.type.dtype.numpy).reshape(slot.type.shape)
-        view[...] = values[slot.name]
-        placed[slot.name] = view
+        placed[slot.name] = allocate_array(device, slot.type.dtype.numpy, slot.type.shape)
+        placed[slot.name][...] = values[slot.name]
     return RestoredModel(out, program, weights.step, device, placed)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from paren.data.loader import Microbatch
 from paren.ir.op import Array
-from paren.ir.types import TensorType
 from paren.plan.plan import Place, Plan
 from paren.runtime.array import AnyArray
+from paren.runtime.block import allocate_array
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
@@ -32,7 +32,7 @@ def time_call(device: Device, plan: Plan, microbatch: Microbatch) -> float:
     for buffer in plan.buffers:
         if buffer.place is Place.ARENA:
             continue
-        array = _allocate(device, buffer.type)
+        array = allocate_array(device, buffer.type.dtype.numpy, buffer.type.shape)
         if buffer.place is Place.STATE:
             state[buffer.name] = array
             _fill_with_small_numbers(array)
@@ -48,11 +48,6 @@ def time_call(device: Device, plan: Plan, microbatch: Microbatch) -> float:
         executable.run(state, inputs, arena)
         times.append(time.perf_counter() - begin)
     return min(times)
-
-
-def _allocate(device: Device, type_: TensorType) -> AnyArray:
-    block = device.allocate(max(ALIGNMENT, type_.bytes))[: type_.bytes]
-    return block.view(type_.dtype.numpy).reshape(type_.shape)
 
 
 def _fill_with_small_numbers(array: AnyArray) -> None:

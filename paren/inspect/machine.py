@@ -13,6 +13,7 @@ import numpy as np
 from paren.inspect.examination import FAIL, NOTE, PASS, Row
 from paren.ir.types import DType
 from paren.plan.plan import Matrix, Product
+from paren.runtime.block import allocate_array
 from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.requirements import examine_cuda
@@ -131,8 +132,7 @@ def _multiply(device: Device) -> None:
     """A product of small integers on a device. Raises `ArithmeticError` if it is wrong."""
     size = 40
     numbers = np.arange(size * size, dtype=np.float32).reshape(size, size) % 7
-    operands = device.allocate(numbers.nbytes).view(np.dtype(np.float32)).reshape(numbers.shape)
-    result = device.allocate(numbers.nbytes).view(np.dtype(np.float32)).reshape(numbers.shape)
+    operands, result = (allocate_array(device, numbers.dtype, numbers.shape) for _ in range(2))
     operands[...] = numbers
     lines = Matrix(0, 0, size, False, ())
     product = Product(lines, lines, lines, size, size, size, (), False, (), ())

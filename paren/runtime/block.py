@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
+from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from paren.ir.op import Array
 from paren.ir.types import TensorType
@@ -62,10 +64,16 @@ def input_types(plan: Plan) -> dict[str, TensorType]:
     return {buffer.name: buffer.type for buffer in plan.buffers if buffer.place is Place.INPUT}
 
 
+def allocate_array(device: Device, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> AnyArray:
+    """An array of zeros in the memory that the device's kernels read. Raises E-MEM-002."""
+    size = np.dtype(dtype).itemsize * prod(shape)
+    return device.allocate(max(ALIGNMENT, size))[:size].view(dtype).reshape(shape)
+
+
 def place(device: Device, values: Array) -> AnyArray:
     """An array where the device's kernels can read it: itself if they read host memory, else a copy."""
     if not device.own_memory:
         return values
-    array = device.allocate(max(ALIGNMENT, values.nbytes))[: values.nbytes].view(values.dtype).reshape(values.shape)
+    array = allocate_array(device, values.dtype, values.shape)
     array[...] = values
     return array
