@@ -16,7 +16,7 @@ from paren.data.table import read_csv
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Field
 from paren.ir.types import DType
-from paren.text.errors import ParenError, did_you_mean
+from paren.text.errors import ParenError, did_you_mean, first_line
 from paren.text.source import Span
 
 
@@ -157,4 +157,4 @@ def _read_parquet(path: Path, place: str, types: Mapping[str, DType], span: Span
 
 
 def _sentence(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+    return first_line(error).rstrip(".")

@@ -22,7 +22,7 @@ from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory, processor_quota
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Cell
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, first_line
 
 LITTLE_MEMORY = 1 << 30  # bytes
 
@@ -156,4 +156,4 @@ def _attempt(name: str, state: str, code: str, attempt: Callable[[], str]) -> Ro
     except ParenError as error:
         return Row(name, state, error.message, error.code)
     except Exception as error:
-        return Row(name, state, (str(error).splitlines() or [type(error).__name__])[0], code)
+        return Row(name, state, first_line(error), code)

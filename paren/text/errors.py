@@ -137,6 +137,11 @@ def _cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def first_line(error: Exception) -> str:
+    """What another package's error says, in one line: the first of its text, or its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is spelt most like `name`, if one is near."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from paren.plan.plan import Attention, Heads
 from paren.runtime.cuda.cudnn import AttentionGraphs, form_of
+from paren.text.errors import first_line
 
 _WIDEST = 128  # elements of a head that cuDNN takes on every card
 
@@ -66,7 +67,7 @@ class Attentions:
         try:
             return self._open_graphs()
         except Exception as refusal:  # the package has exceptions of its own
-            self.notes.append(f"cuDNN's package cannot be used: {_first_line(refusal)}")
+            self.notes.append(f"cuDNN's package cannot be used: {first_line(refusal)}")
             return None
 
     def _takes(self, graphs: AttentionGraphs, step: Attention) -> bool:
@@ -85,7 +86,7 @@ class Attentions:
 
     def _refuse(self, form: object, step: Attention, refusal: Exception) -> None:
         self._refused.add(form)
-        self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {_first_line(refusal)}")
+        self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {first_line(refusal)}")
 
     def _forward(self, step: Attention, operands: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The result and the statistics."""
@@ -128,10 +129,6 @@ class Attentions:
         return self._memory(
             addresses[step.statistics], torch.float32, shape, (step.heads * step.queries, step.queries, 1)
         )
-
-
-def _first_line(refusal: Exception) -> str:
-    return next(iter(str(refusal).splitlines()), type(refusal).__name__)
 
 
 class CardMemory:

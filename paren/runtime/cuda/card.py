@@ -24,7 +24,7 @@ from paren.runtime.cuda.cudnn import AttentionGraphs
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
-from paren.text.errors import InternalError
+from paren.text.errors import InternalError, first_line
 
 LIBRARY = "libcuda.so.1"  # of the driver
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -91,7 +91,7 @@ class Card:
             try:
                 memory = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", self._index))
             except torch.OutOfMemoryError as refusal:
-                raise OutOfMemoryError(_first_line(refusal)) from refusal
+                raise OutOfMemoryError(first_line(refusal)) from refusal
         return memory.data_ptr(), memory
 
     def release(self) -> None:
@@ -152,7 +152,7 @@ class Card:
             try:
                 self._attentions.attend(step, addresses)
             except torch.OutOfMemoryError as refusal:
-                raise OutOfMemoryError(_first_line(refusal)) from refusal
+                raise OutOfMemoryError(first_line(refusal)) from refusal
             except RuntimeError as error:
                 raise InternalError("cuda", f"{step.nodes[0]}: {error}") from error
 
@@ -220,7 +220,3 @@ class Card:
         if not getattr(self._ready, "entered", False):
             self._cuda.call("cuCtxSetCurrent", self._context)
             self._ready.entered = True
-
-
-def _first_line(refusal: Exception) -> str:
-    return str(refusal).partition("\n")[0]

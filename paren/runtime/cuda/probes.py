@@ -16,6 +16,7 @@ from paren.environment import visible_devices
 from paren.runtime.cuda import driver_libraries
 from paren.runtime.cuda.driver_libraries import Visible
 from paren.runtime.memory import read_lines
+from paren.text.errors import first_line
 
 UNNAMED = 64 << 20  # bytes in use that the driver may hold itself, where no process is named
 _TRIAL = 'extern "C" __global__ void k_trial(float *p) { p[threadIdx.x] *= 2.0f; }\n'
@@ -139,7 +140,7 @@ class MachineProbes:
 
             _, major, minor = nvrtc.nvrtcVersion()
         except (ImportError, OSError, RuntimeError) as error:
-            return Compiler("", _first_line(error))
+            return Compiler("", first_line(error))
         version = f"{major}.{minor}"
         _, program = nvrtc.nvrtcCreateProgram(_TRIAL.encode(), b"trial.cu", 0, [], [])
         try:
@@ -155,7 +156,7 @@ class MachineProbes:
         try:
             ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}")
         except OSError as error:
-            return _first_line(error)
+            return first_line(error)
         return ""
 
     @cached_property
@@ -188,7 +189,3 @@ def _computes() -> bool:
 def _process_name(number: int) -> str:
     name = read_lines(Path(f"/proc/{number}/comm"))
     return f"{number} ({name[0]})" if name else str(number)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
