@@ -22,11 +22,11 @@ from paren.runtime.cuda.attention import Attentions, CardMemory
 from paren.runtime.cuda.cublas import WORKSPACE, Products
 from paren.runtime.cuda.cudnn import AttentionGraphs
 from paren.runtime.cuda.driver import OutOfMemoryError
+from paren.runtime.cuda.driver_libraries import LIBCUDA
 from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
 from paren.text.errors import InternalError, first_line
 
-LIBRARY = "libcuda.so.1"  # of the driver
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
 _FUNCTIONS = {
@@ -72,17 +72,17 @@ class Card:
         properties = torch.cuda.get_device_properties(index)
         self.card = str(properties.name)
         self.architecture = f"sm_{properties.major}{properties.minor}"
-        self._cuda = _Cuda(LIBRARY, _FUNCTIONS)
+        self._cuda = _Cuda(LIBCUDA, _FUNCTIONS)
         self._context = c_void_p()
         self._cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
         torch.cuda.set_device(index)
         self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        self._place, self._workspace = self.allocate(WORKSPACE)
-        device = torch.device("cuda", index)
         self._kept: list[object] = []
+        self._workspace = self._keep(WORKSPACE)
+        device = torch.device("cuda", index)
         self._attentions = Attentions(device, CardMemory(device), self._open_graphs)
-        self._products = Products(self._stream.cuda_stream, self._place, tf32)
+        self._products = Products(self._stream.cuda_stream, self._workspace, tf32)
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Card:
     def elapsed(self, start: Callable[[], object]) -> float:
         # What fills some memory keeps the card busy until the work is in the stream too: its start then costs no time.
         for _ in range(4):
-            self._call("cuMemsetD8Async", self._place, 0, WORKSPACE, self._stream.cuda_stream)
+            self._call("cuMemsetD8Async", self._workspace, 0, WORKSPACE, self._stream.cuda_stream)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record(self._stream)
         start()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+LIBCUDA = "libcuda.so.1"
 _SUCCESS, _NO_DEVICE = 0, 100
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _TEXT = 96  # bytes of a name, a version or an identifier, at most

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from paren.environment import visible_devices
 from paren.runtime.cuda import driver_libraries
-from paren.runtime.cuda.driver_libraries import Visible
+from paren.runtime.cuda.driver_libraries import LIBCUDA, Visible
 from paren.runtime.memory import read_lines
 from paren.text.errors import first_line
 
@@ -115,7 +115,7 @@ class MachineProbes:
 
     @cached_property
     def driver(self) -> Driver | None:
-        cuda = driver_libraries.load_library("libcuda.so.1")
+        cuda = driver_libraries.load_library(LIBCUDA)
         if cuda is None:
             return None
         status, failure = driver_libraries.start_cuda(cuda)
@@ -131,7 +131,7 @@ class MachineProbes:
 
     @cached_property
     def cards(self) -> Sequence[Visible]:
-        cuda = driver_libraries.load_library("libcuda.so.1")
+        cuda = driver_libraries.load_library(LIBCUDA)
         return driver_libraries.visible_cards(cuda) if cuda is not None else ()
 
     def compiler(self, arch: str) -> Compiler:

@@ -48,7 +48,7 @@ def stub(library: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         ("stream", lambda stream: nullcontext()),
     ):
         monkeypatch.setattr(torch.cuda, name, replacement)
-    monkeypatch.setattr(card, "LIBRARY", str(library))
+    monkeypatch.setattr(card, "LIBCUDA", str(library))
     monkeypatch.setattr(cublas, "loaded_library", lambda prefix: str(library))
     monkeypatch.setattr(card, "Attentions", lambda *given: SimpleNamespace(notes=[]))
     calls = ctypes.CDLL(str(library))
