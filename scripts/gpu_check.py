@@ -141,7 +141,7 @@ def _copies(device: CudaDevice, guarded: bool) -> None:
             function = device._kernels.builtin[COPY]
             word = placed(device, np.array(0, np.int32))
             arguments = (word.address, 0, size, begin.array.address, end.array.address)  # type: ignore[union-attr]
-            device.driver.launch(function, 9, COPY_THREADS, 0, arguments)
+            device.driver.launch(function, 9, COPY_THREADS, arguments)
         else:
             device.copy(begin, end, size).run()
         got = np.asarray(end.array)

@@ -27,7 +27,6 @@ class Defined:
     text: str
     units: int
     threads: int = 32
-    shared: int = 0
 
     def blocks(self, units: int) -> int:
         return units
@@ -54,11 +53,11 @@ class DefinedKernels:
     def functions(self, image: bytes, name: str) -> Launchable:
         known = BUILTIN.get(name)
         if known is not None:
-            return lambda blocks, threads, shared, arguments: known(*arguments)
+            return lambda blocks, threads, arguments: known(*arguments)
         kernel = self._kernels[name]
         assert image.decode() == f"// prelude\n{name}"
 
-        def run(blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+        def run(blocks: int, threads: int, arguments: Sequence[int]) -> None:
             stop, first, units, *addresses = arguments
             if stop and _at(stop, np.int32, 1)[0]:
                 return

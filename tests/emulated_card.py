@@ -29,11 +29,11 @@ class EmulatedKernels:
         if name not in self._built:
             self._waiting[name] = image.decode()
 
-        def run(blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+        def run(blocks: int, threads: int, arguments: Sequence[int]) -> None:
             if name not in self._built:
                 self._build()
             stop, first, units, *addresses = arguments
-            self._built[name].launch(name, blocks, threads, shared, stop, first, units, addresses)
+            self._built[name].launch(name, blocks, threads, stop, first, units, addresses)
 
         return run
 

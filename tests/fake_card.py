@@ -18,7 +18,7 @@ from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.products import Gemm, Operand
 from paren.runtime.memory import allocate
 
-Launchable = Callable[[int, int, int, Sequence[int]], None]  # blocks, threads, shared, arguments
+Launchable = Callable[[int, int, Sequence[int]], None]  # blocks, threads, arguments
 FUSED = {DType.BFLOAT16: DType.FLOAT32}
 
 
@@ -76,16 +76,16 @@ class FakeCard:
         self._outside()
         ctypes.memset(address, byte, size)
 
-    def load(self, image: bytes, name: str, shared: int) -> object:
+    def load(self, image: bytes, name: str) -> object:
         self._outside()
         return self._functions(image, name)
 
-    def launch(self, function: object, blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         assert 0 < blocks < 1 << 31
         assert 0 < threads <= 1024
         assert callable(function)
         given = tuple(arguments)
-        self._start("launch", lambda: function(blocks, threads, shared, given))
+        self._start("launch", lambda: function(blocks, threads, given))
 
     def copy(self, source: int, target: int, size: int) -> None:
         assert size > 0

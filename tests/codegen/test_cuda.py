@@ -229,9 +229,7 @@ def test_an_output_on_its_input() -> None:
     run_emulated(Case(kernel, [x, separate]))
     emitted = emit_kernel(kernel)
     place = together.ctypes.data
-    compile_kernels([emitted]).launch(
-        emitted.name, emitted.blocks(4), emitted.threads, emitted.shared, 0, 0, 4, [place, place]
-    )
+    compile_kernels([emitted]).launch(emitted.name, emitted.blocks(4), emitted.threads, 0, 0, 4, [place, place])
     np.testing.assert_array_equal(together.reshape(4, 1024), separate)
 
 
@@ -241,7 +239,7 @@ def test_nothing_runs_after_a_stop() -> None:
     for flag, changed in ((1, False), (0, True)):
         stop = np.array([flag], np.int32)
         compile_kernels([emitted]).launch(
-            emitted.name, emitted.blocks(emitted.units), emitted.threads, emitted.shared, stop.ctypes.data, 0,
+            emitted.name, emitted.blocks(emitted.units), emitted.threads, stop.ctypes.data, 0,
             emitted.units, [x.ctypes.data, y.ctypes.data],
         )  # fmt: skip
         assert bool(np.any(y != 7)) is changed
@@ -371,7 +369,7 @@ def test_rows_that_do_not_lie_on_16_bytes() -> None:
     emitted = emit_kernel(softmax(3, 768), True)
     source, result = aligned(np.concatenate([x[0, :1], x.reshape(-1)])), aligned(np.zeros(x.size + 1, np.float32))
     compile_kernels([emitted]).launch(
-        emitted.name, emitted.blocks(3), emitted.threads, emitted.shared, 0, 0, 3,
+        emitted.name, emitted.blocks(3), emitted.threads, 0, 0, 3,
         [source.ctypes.data + 4, result.ctypes.data + 4],
     )  # fmt: skip
     np.testing.assert_allclose(result[1:].reshape(3, 768), wanted, rtol=1e-6)

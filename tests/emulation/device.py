@@ -37,9 +37,7 @@ def run_emulated(*cases: Case) -> None:
         for first in range(0, kernel.units, piece):
             units = min(piece, kernel.units - first)
             blocks = kernel.blocks(units)
-            emulation.launch(
-                kernel.name, blocks, kernel.threads, kernel.shared, 0, first, units, addresses, case.backwards
-            )
+            emulation.launch(kernel.name, blocks, kernel.threads, 0, first, units, addresses, case.backwards)
         for buffer, changed in zip(case.buffers, held, strict=True):
             buffer.reshape(-1)[...] = changed
 

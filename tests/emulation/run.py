@@ -33,7 +33,6 @@ class Emulation:
         name: str,
         blocks: int,
         threads: int,
-        shared: int,
         stop: int,
         first: int,
         units: int,
@@ -45,7 +44,6 @@ class Emulation:
         `stop` is the address of an int32, or 0. Between barriers the threads of a block run one after another, or
         `backwards`: what a barrier is missing for differs.
         """
-        assert shared == 0, "no kernel asks for dynamic shared memory"
         arguments = (ctypes.c_longlong * (3 + len(addresses)))(stop, first, units, *addresses)
         launch = LAUNCH((f"launch_{name}", self.library))
         launch(ctypes.addressof(arguments), blocks, threads, backwards)

@@ -25,14 +25,12 @@ from paren.plan.kernel import Kernel
 class CudaKernel:
     """`text` is complete but for `PRELUDE`, which stands once before all kernels of a module. `name` is that of
     `extern "C" void NAME(const int *stop, long long first, long long units, T0 *p0, ...)`, which does nothing if
-    `*stop` is not 0, and else units `first` up to `first + units`, on blocks of `threads` with `shared` bytes of
-    dynamic shared memory. The kernel has `units` in all. Parameters lie on multiples of 16 bytes, unless units are
-    rows."""
+    `*stop` is not 0, and else units `first` up to `first + units`, on blocks of `threads`. The kernel has `units` in
+    all. Parameters lie on multiples of 16 bytes, unless units are rows."""
 
     name: str
     text: str
     threads: int
-    shared: int
     units: int
     mapping: Mapping
 
@@ -56,7 +54,7 @@ def emit_kernel(kernel: Kernel, rows: bool = False) -> CudaKernel:
         *(f"  {line}" for line in _inside(mapping)),
         "}",
     ]
-    return CudaKernel(name, "\n".join(lines) + "\n", mapping.threads, 0, mapping.units, mapping)
+    return CudaKernel(name, "\n".join(lines) + "\n", mapping.threads, mapping.units, mapping)
 
 
 def _inside(mapping: Mapping) -> list[str]:

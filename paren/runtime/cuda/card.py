@@ -27,14 +27,11 @@ from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
 from paren.text.errors import InternalError, first_line
 
-_MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
 _FUNCTIONS = {
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxSetCurrent": (c_void_p,),
     "cuModuleLoadData": (POINTER(c_void_p), c_void_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
@@ -122,21 +119,19 @@ class Card:
 
     # Work -----------------------------------------------------------------------------------------------------------
 
-    def load(self, image: bytes, name: str, shared: int) -> _Function:
+    def load(self, image: bytes, name: str) -> _Function:
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), image)
         self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        if shared > _PLAIN_SHARED:
-            self._call("cuFuncSetAttribute", function, _MOST_SHARED, shared)
         return _Function(function, module)
 
-    def launch(self, function: object, blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         assert isinstance(function, _Function)
         values = (c_uint64 * len(arguments))(*arguments)
         first = ctypes.addressof(values)
         pointers = (c_void_p * len(arguments))(*range(first, first + 8 * len(arguments), 8))
         stream = self._stream.cuda_stream
-        self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
+        self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
 
     def copy(self, source: int, target: int, size: int) -> None:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size, self._stream.cuda_stream)

@@ -124,7 +124,7 @@ class CudaDevice:
         code = loaded.code
         if units:
             blocks = code.blocks(units)
-            self.driver.launch(loaded.function, blocks, code.threads, code.shared, (ended, first, units, *addresses))
+            self.driver.launch(loaded.function, blocks, code.threads, (ended, first, units, *addresses))
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         gemms = gemm_calls(product, dtypes)
@@ -161,7 +161,7 @@ class CudaDevice:
                 return
             blocks = min(COPY_BLOCKS, -(-size // (16 * COPY_THREADS)))
             function = self._kernels.builtin[COPY]
-            self.driver.launch(function, blocks, COPY_THREADS, 0, (ended, 0, size, begin, end))
+            self.driver.launch(function, blocks, COPY_THREADS, (ended, 0, size, begin, end))
 
         return _work(issue, (source, target))
 
@@ -202,7 +202,7 @@ class CudaDevice:
 
         def issue(ended: int) -> None:
             if ended:  # alone it does nothing
-                self.driver.launch(self._kernels.builtin[END], 1, 1, 0, (0, 0, 1, ended, *addresses.tolist()))
+                self.driver.launch(self._kernels.builtin[END], 1, 1, (0, 0, 1, ended, *addresses.tolist()))
 
         return Work(lambda: None, flag=flag, issue=issue, cells=(flag,))
 

@@ -36,10 +36,10 @@ class Driver(Transfers, Protocol):
     def release(self) -> None:
         """Gives memory that nobody uses back to the card."""
 
-    def load(self, image: bytes, name: str, shared: int) -> object:
-        """The function of a module, which may be launched with `shared` bytes of dynamic shared memory."""
+    def load(self, image: bytes, name: str) -> object:
+        """The function of a module by its name."""
 
-    def launch(self, function: object, blocks: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         """Runs a function on arguments of 8 bytes each."""
 
     def copy(self, source: int, target: int, size: int) -> None:

@@ -24,8 +24,6 @@ class Code(Protocol):
     @property
     def threads(self) -> int: ...
     @property
-    def shared(self) -> int: ...
-    @property
     def units(self) -> int: ...
     def blocks(self, units: int) -> int: ...
 
@@ -59,7 +57,7 @@ class Kernels:
         self._emitter = emitter
         self._loaded: dict[str, Loaded] = {}
         image = self._images({"builtin": BUILTIN})["builtin"]
-        self.builtin = {name: driver.load(image, name, 0) for name in NAMES}
+        self.builtin = {name: driver.load(image, name) for name in NAMES}
 
     def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel]) -> None:
         """Makes kernels ready, and those `by_rows` in the form whose units are rows; equal ones once."""
@@ -68,7 +66,7 @@ class Kernels:
         codes = {key: self._emitter.emit(*entry) for key, entry in missing.items()}
         images = self._images({key: self._emitter.prelude + code.text for key, code in codes.items()})
         for key, code in codes.items():
-            self._loaded[key] = Loaded(self._driver.load(images[key], code.name, code.shared), code)
+            self._loaded[key] = Loaded(self._driver.load(images[key], code.name), code)
 
     def loaded(self, kernel: Kernel, by_rows: bool = False) -> Loaded:
         """A kernel that was loaded."""

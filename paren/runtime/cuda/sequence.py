@@ -107,12 +107,12 @@ class _Guarded:
         self._ended, self._count = words.address, words.address + 8
 
         def count(ended: int) -> None:
-            driver.launch(builtin[COUNT], 1, 1, 0, (ended, 0, 1, self._count))
+            driver.launch(builtin[COUNT], 1, 1, (ended, 0, 1, self._count))
 
         self._graph = _Graph(driver, [*works, Work(lambda: None, issue=count)], self._ended)
 
     def __call__(self, times: int = 1) -> int:
-        self._driver.launch(self._begin, 1, 1, 0, (0, 0, 1, self._ended, self._count))
+        self._driver.launch(self._begin, 1, 1, (0, 0, 1, self._ended, self._count))
         self._graph(times)
         return int(self._words[8:16].view(np.int64).reshape(()))
 

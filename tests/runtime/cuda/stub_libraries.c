@@ -37,12 +37,6 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   strncpy(text, name, sizeof text - 1);
   return 0;
 }
-int cuFuncSetAttribute(void *function, int attribute, int value) {
-  put((int64_t)function);
-  put(attribute);
-  put(value);
-  return 0;
-}
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
   put((int64_t)function);

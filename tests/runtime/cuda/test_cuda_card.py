@@ -72,13 +72,11 @@ def test_a_card_is_set_up(stub: SimpleNamespace) -> None:
 def test_kernels(stub: SimpleNamespace) -> None:
     opened = Card(0)
     stub.words()
-    function = opened.load(b"\x7fELF...", "k_1", 1000)
+    function = opened.load(b"\x7fELF...", "k_1")
     assert stub.text() == b"k_1"
     assert stub.words() == [CONTEXT]
-    opened.load(b"\x7fELF...", "k_2", 100_000)
-    assert stub.words() == [FUNCTION, 8, 100_000]
-    opened.launch(function, 2**31 - 1, 256, 4096, (0, 2**40, 3, 2**47 - 1, 5))
-    assert stub.words() == [FUNCTION, 2**31 - 1, 1, 1, 256, 1, 1, 4096, STREAM, 0, 0, 2**40, 3, 2**47 - 1, 5]
+    opened.launch(function, 2**31 - 1, 256, (0, 2**40, 3, 2**47 - 1, 5))
+    assert stub.words() == [FUNCTION, 2**31 - 1, 1, 1, 256, 1, 1, 0, STREAM, 0, 0, 2**40, 3, 2**47 - 1, 5]
 
 
 def test_bytes_are_moved(stub: SimpleNamespace) -> None:
