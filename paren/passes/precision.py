@@ -119,13 +119,13 @@ def _gradient_terms(graph: Graph, gradients: Collection[str]) -> set[Node]:
     outputs = set(graph.outputs.values())
     inside = {graph.outputs[name] for name in gradients}
     for node in reversed(graph.nodes):
-        if node not in outputs and all(user in inside and _passes_on(user, node) for user in users[node]):
+        if node not in outputs and all(user in inside and _passes_on(user) for user in users[node]):
             inside.add(node)
     return {node for node in inside if _is_product(node)}
 
 
-def _passes_on(user: Node, node: Node) -> bool:
-    """Whether `user` only adds `node` to something, or moves it. A scatter's indices are integers, so not products."""
+def _passes_on(user: Node) -> bool:
+    """Whether a node only adds up products, or moves them. A scatter's indices are integers, so not products."""
     return user.op.name in (*VIEWS, *SUMS, "sum", "pad", "concat", "scatter_add")
 
 
