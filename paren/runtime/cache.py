@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paren.plan.kernel import Kernel
+
 HASH_BYTES = 32
 
 
@@ -79,3 +81,8 @@ class KernelCache:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def kernel_key(kernel: Kernel, by_rows: bool) -> str:
+    """What a device finds loaded code by: equal kernels share it, in the form whose units are rows or in the other."""
+    return f"{kernel.digest} by rows" if by_rows else kernel.digest

@@ -23,7 +23,7 @@ from paren.codegen.touches import Touch, touched_by_kernel, touched_by_product
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Launch, Loop, Piece, Product
-from paren.runtime.cache import KernelCache
+from paren.runtime.cache import KernelCache, kernel_key
 from paren.runtime.meetings import Reach
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.native import Compiler
@@ -125,7 +125,7 @@ class CpuDevice:
         wanted = [(kernel, False) for kernel in kernels]
         # Most kernels that loops run have rows as their units anyway.
         wanted += [(kernel, arrange(kernel).lane is not None) for kernel in by_rows]
-        missing = {_key(kernel, rows): (kernel, rows) for kernel, rows in wanted}
+        missing = {kernel_key(kernel, rows): (kernel, rows) for kernel, rows in wanted}
         missing = {key: entry for key, entry in missing.items() if key not in self._kernels}
         bits = self.compiler.vector_bits
         texts = {key: emit_kernel(kernel, "kernel", bits, rows) for key, (kernel, rows) in missing.items()}
@@ -211,7 +211,7 @@ class CpuDevice:
         offsets = [offset * dtype.bytes for offset, dtype in zip(piece.offsets, piece.dtypes, strict=True)]
         held: tuple[object, ...] = ()
         if isinstance(step, Launch):
-            loaded = self._kernels[_key(step.kernel, arrange(step.kernel).lane is not None)]
+            loaded = self._kernels[kernel_key(step.kernel, arrange(step.kernel).lane is not None)]
             pointers = np.zeros(len(piece.buffers), np.uint64)
             places, units = tuple(range(len(piece.buffers))), piece.rows
         else:
@@ -325,10 +325,6 @@ def _touched_by_copy(size: int, _begin: int, _end: int) -> tuple[Touch, ...]:
 
 def _touched_by_question(_begin: int, _end: int) -> tuple[Touch, ...]:
     return (Touch(0, 0, 4, False),)
-
-
-def _key(kernel: Kernel, by_rows: bool) -> str:
-    return f"{kernel.digest} by rows" if by_rows else kernel.digest
 
 
 def _tables(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paren.plan.kernel import Kernel
-from paren.runtime.cache import KernelCache
+from paren.runtime.cache import KernelCache, kernel_key
 from paren.runtime.cuda.builtin import BUILTIN, NAMES
 from paren.runtime.cuda.driver import Compiler, Driver
 
@@ -62,7 +62,7 @@ class Kernels:
     def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel]) -> None:
         """Makes kernels ready, and those `by_rows` in the form whose units are rows; equal ones once."""
         wanted = [(kernel, False) for kernel in kernels] + [(kernel, True) for kernel in by_rows]
-        missing = {_key(*entry): entry for entry in wanted if _key(*entry) not in self._loaded}
+        missing = {kernel_key(*entry): entry for entry in wanted if kernel_key(*entry) not in self._loaded}
         codes = {key: self._emitter.emit(*entry) for key, entry in missing.items()}
         images = self._images({key: self._emitter.prelude + code.text for key, code in codes.items()})
         for key, code in codes.items():
@@ -70,7 +70,7 @@ class Kernels:
 
     def loaded(self, kernel: Kernel, by_rows: bool = False) -> Loaded:
         """A kernel that was loaded."""
-        return self._loaded[_key(kernel, by_rows)]
+        return self._loaded[kernel_key(kernel, by_rows)]
 
     def _images(self, texts: Mapping[str, str]) -> dict[str, bytes]:
         """The module of each text."""
@@ -92,7 +92,3 @@ class Kernels:
     def _identity(self) -> tuple[str, ...]:
         """What machine code depends on besides the text."""
         return ("cuda", self._driver.architecture, self._compiler.version)
-
-
-def _key(kernel: Kernel, by_rows: bool) -> str:
-    return f"{kernel.digest} by rows" if by_rows else kernel.digest
