@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,21 +136,3 @@ def checks() -> dict[str, Callable[[], str]]:
     for variant, precision in (("W5", "off"), ("W1", "off"), ("W2", "bfloat16"), ("W6", "bfloat16")):
         found[f"memory of {variant}"] = lambda v=variant, p=precision: keep_to_the_plan(v, p)
     return found
-
-
-def main() -> int:
-    """Runs every check; prints a line for each, and the traceback of what broke. Exits 1 if one did not hold."""
-    failed = 0
-    for name, check in checks().items():
-        begin = time.perf_counter()
-        try:
-            answer = f"PASS  {check()}"
-        except Exception as error:  # a check that breaks must not hide the others
-            failed += 1
-            answer = f"FAIL  {type(error).__name__}: {error}"
-        print(f"{name:52} {time.perf_counter() - begin:6.1f} s  {answer}", flush=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
