@@ -12,7 +12,7 @@ from math import prod
 
 from paren.ir.types import DType
 from paren.plan.kernel import Accumulate, Compute, Kernel, Load, Reduce, Statement, Store
-from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Matrix, Plan, Product, Step
+from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Matrix, Product, Step
 from paren.plan.storage import COSTS
 
 MULTIPROCESSORS = 160  # no card has more
@@ -53,12 +53,6 @@ class Cost:
     def bytes(self) -> int:
         """Bytes read and written."""
         return self.read + self.written
-
-
-def plan_cost(plan: Plan) -> Cost:
-    """The sum over all steps of a plan."""
-    buffers = {buffer.id: buffer for buffer in plan.buffers}
-    return sum((step_cost(step, buffers) for step in plan.steps), Cost())
 
 
 def step_cost(step: Step, buffers: Mapping[int, Buffer]) -> Cost:

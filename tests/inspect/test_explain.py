@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from plan_costs import plan_cost
 
 import paren
 from paren.api import Experiment
@@ -18,7 +19,7 @@ from paren.forecast.stacking import Candidate, make_candidate, most_stacked
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.screen import HEIGHT, WIDTH
 from paren.pipeline import Planning
-from paren.plan.cost import Cost, plan_cost, step_cost
+from paren.plan.cost import Cost, step_cost
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Copy, Launch, Plan, Product

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan_costs import plan_cost
 
 import paren
 from paren.forecast.plans import make_plans
 from paren.inspect.screen import WIDTH
-from paren.plan.cost import plan_cost
 from paren.train.progress import Silent
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
