@@ -102,7 +102,7 @@ class RestoredModel:
                 "E-DATA-023",
                 f"input {wanted.name} has shape {list(array.shape)}, the model takes [n{' ' if shape else ''}{shape}]",
                 wanted.span,
-                fix="give a batch: one or more examples along the first axis",
+                fix="give a batch of that shape: one or more examples along the first axis, n",
             )
         kinds = "bui" if wanted.type.dtype.is_integer else "buif"
         if array.dtype.kind not in kinds:

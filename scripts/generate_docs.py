@@ -108,6 +108,10 @@ def command_page() -> str:
         usage = " ".join(["paren", name, *(str(parameter.metavar) for parameter in arguments)])
         summary, _, more = (command.help or "").partition("\n")
         lines += ["", f"## `{usage}`", "", summary.strip(), *(["", more.strip()] if more.strip() else [])]
+        told = [parameter for parameter in arguments if parameter.metavar != "FILE"]
+        if told:
+            lines += ["", "| argument | means |", "|---|---|"]
+        lines += [f"| `{argument.metavar}` | {getattr(argument, 'help', None) or ''} |" for argument in told]
         if options:
             lines += ["", "| option | means |", "|---|---|"]
         for option in options:

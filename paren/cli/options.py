@@ -69,6 +69,7 @@ Patterns = Annotated[
     OnOff,
     typer.Option(
         "--patterns",
+        metavar="on|off",
         help="off: keep large values whole and make none again; results agree to rounding.",
         show_default=False,
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from paren.forecast.plans import Plans, diagnosis_name
 from paren.forecast.target import Target
 from paren.inspect.compiling import Compiling
 from paren.inspect.regions import GraphReport, report_graph, sum_seconds
-from paren.inspect.screen import draw_screen, draw_short
+from paren.inspect.screen import WIDTH, draw_screen, draw_short
 from paren.ir.program import Program
 from paren.plan.decision import Decision, Pattern
 from paren.plan.limits import Limits
@@ -135,8 +137,8 @@ class Explanation:
 
     @property
     def short(self) -> list[str]:
-        """The lines that a run prints before its first step."""
-        return draw_short(self)
+        """The lines that a run prints before its first step, as wide as the terminal that stderr is."""
+        return draw_short(self, min(WIDTH, shutil.get_terminal_size().columns) if sys.stderr.isatty() else WIDTH)
 
     def __repr__(self) -> str:
         return str(self)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HEIGHT, WIDTH = 50, 120
 LABEL = 11  # columns of the words at the left
+Labelled = tuple[str, str]  # a text and the word at the left of its first line, which may be empty
 MOST_GRAPHS = 8  # lines for graphs; more of them are summed up
 MOST_PATTERNS = 12
 PATTERN_WIDTH = 51  # columns before the reason
@@ -30,7 +31,8 @@ NOMINAL = Limits(1.0, {"float32": 10.0}, 10.0, 0.0)
 
 def draw_screen(report: Explanation) -> str:
     """At most `HEIGHT` lines of at most `WIDTH` columns; what does not fit is said to be in the JSON."""
-    head = [*_header(report), *_memory(report), *_stacking(report), *_time(report), *_compiling(report), *_code(report)]
+    told = [*_memory(report), *_stacking(report), *_time(report), *_compiling(report), *_code(report)]
+    head = [*_header(report), *_lines(told, WIDTH)]
     patterns = _patterns(report)
     graphs = _graphs(report.graphs)
     room = HEIGHT - len(head) - len(patterns) - len(graphs)
@@ -38,13 +40,14 @@ def draw_screen(report: Explanation) -> str:
     return "\n".join(_cut(line) for line in (*head, *patterns, *graphs, *regions))
 
 
-def draw_short(report: Explanation) -> list[str]:
-    """What a run says before its first step: memory, stacking, time, kernels, fallbacks, what patterns saved."""
+def draw_short(report: Explanation, width: int = WIDTH) -> list[str]:
+    """What a run says before its first step, in lines of at most so many columns: memory, stacking, time, kernels,
+    fallbacks, what patterns saved."""
     fired = [each for each in report.patterns if each.fired]
     saved = sum(each.saved_bytes for each in fired)
     names = ", ".join(dict.fromkeys(each.pattern.value for each in fired))
-    patterns = _lines("patterns", names + (f": {show_bytes(saved)} saved" if saved else "")) if names else []
-    return [*_memory(report), *_stacking(report), *_time(report), *_compiling(report), *patterns]
+    patterns = [("patterns", names + (f": {show_bytes(saved)} saved" if saved else ""))] if names else []
+    return _lines([*_memory(report), *_stacking(report), *_time(report), *_compiling(report), *patterns], width)
 
 
 def _header(report: Explanation) -> list[str]:
@@ -58,7 +61,7 @@ def _header(report: Explanation) -> list[str]:
     return wrap(text, WIDTH, subsequent_indent=" " * LABEL)
 
 
-def _memory(report: Explanation) -> list[str]:
+def _memory(report: Explanation) -> list[Labelled]:
     memory, target = report.memory, report.target
     fits = "fits" if report.fits else "does not fit"
     free = f"{show_bytes(target.memory)} ({target.limit})"
@@ -75,20 +78,20 @@ def _memory(report: Explanation) -> list[str]:
         )
         peak = f"{peak}, there {there}"
     return [
-        *_lines("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
-        *_lines("", parts),
-        *_lines("", f"in host memory: {beside}" if beside else ""),
-        *_lines("", peak),
-        *_lines("", f"fix: {report.fix}" if report.fix else ""),
+        ("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
+        ("", parts),
+        ("", f"in host memory: {beside}" if beside else ""),
+        ("", peak),
+        ("", f"fix: {report.fix}" if report.fix else ""),
     ]
 
 
-def _stacking(report: Explanation) -> list[str]:
+def _stacking(report: Explanation) -> list[Labelled]:
     text = report.stacking.get("text")
-    return _lines("stacking", str(text)) if text else []
+    return [("stacking", str(text))] if text else []
 
 
-def _time(report: Explanation) -> list[str]:
+def _time(report: Explanation) -> list[Labelled]:
     limits = report.target.limits
     if limits is None or report.seconds is None:
         return []
@@ -101,28 +104,26 @@ def _time(report: Explanation) -> list[str]:
     )
     dtype = DType.BFLOAT16 if report.program.run.precision == DType.BFLOAT16.value else DType.FLOAT32
     rate = report.program.run.batch / max(report.seconds, 1e-12)
-    work = f"{show_number(cost.flops / 1e9)} GFLOP of products, {show_number(cost.bytes / 1e9)} GB"
+    work = f"{show_scaled(cost.flops, 'FLOP')} of products, {show_scaled(cost.bytes, 'B')} moved"
     share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it with products"
     limit = (
-        f"counting on {show_number(limits.product_rate(dtype) / 1e9)} GFLOP/s of {dtype} products, "
-        f"{show_number(limits.traffic / 1e9)} GB/s, {show_number(limits.instructions / 1e9)} G instructions/s"
+        f"counting on {show_scaled(limits.product_rate(dtype), 'FLOP/s')} of {dtype} products, "
+        f"{show_scaled(limits.traffic, 'B/s')}, {show_scaled(limits.instructions, ' instructions/s')}"
     )
     text = f"{show_seconds(report.seconds)} a step predicted, {share}; {work}; {show_number(rate)} examples/s"
-    return [*_lines("time", text), *_lines("", limit)]
+    return [("time", text), ("", limit)]
 
 
-def _compiling(report: Explanation) -> list[str]:
+def _compiling(report: Explanation) -> list[Labelled]:
     compiling = report.compiling
-    lines = []
+    told = []
     if compiling is not None:
         text = f"{compiling.compiled} kernels compiled, {compiling.reused} from the cache, {compiling.seconds:.1f} s"
-        lines = _lines("compiling", text)
-    for number, fallback in enumerate(report.fallbacks):
-        lines += _lines("" if number else "fallbacks", fallback)
-    return lines
+        told.append(("compiling", text))
+    return told + [("" if number else "fallbacks", fallback) for number, fallback in enumerate(report.fallbacks)]
 
 
-def _code(report: Explanation) -> list[str]:
+def _code(report: Explanation) -> list[Labelled]:
     """What the kernels take of a card that they were compiled for."""
     code = report.code
     if code is None or not code.kernels:
@@ -141,7 +142,7 @@ def _code(report: Explanation) -> list[str]:
         f"{len(code.kernels)} kernels for {code.architecture} by {code.compiler}: at most {registers} registers a "
         f"thread and {show_bytes(shared)} of shared memory a block; {spills}"
     )
-    return _lines("code", text)
+    return [("code", text)]
 
 
 def _patterns(report: Explanation) -> list[str]:
@@ -226,11 +227,13 @@ def _weight(cost: Cost, seconds: float | None) -> float:
     return cost_seconds(cost, NOMINAL) if seconds is None else seconds
 
 
-def _lines(label: str, text: str) -> list[str]:
-    """The text in lines that fit, its label in front of the first."""
-    indent = " " * LABEL
-    wrapped = wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
-    return [f"{label:<{LABEL}}{wrapped[0][LABEL:]}", *wrapped[1:]] if wrapped else []
+def _lines(told: Sequence[Labelled], width: int) -> list[str]:
+    """The texts that are not empty in lines that fit, the label of each in front of its first."""
+    indent, lines = " " * LABEL, []
+    for label, text in told:
+        if wrapped := wrap(text, width, initial_indent=indent, subsequent_indent=indent):
+            lines += [f"{label:<{LABEL}}{wrapped[0][LABEL:]}", *wrapped[1:]]
+    return lines
 
 
 def _cut(line: str) -> str:
@@ -255,6 +258,14 @@ def show_number(value: float) -> str:
         digits = len(str(int(value))) - 3
         return f"{round(value, -digits):,.0f}"
     return f"{value:.3g}" if value else "0"
+
+
+def show_scaled(value: float, unit: str) -> str:
+    """Three digits and a prefix of the unit: `734 GFLOP`, `46.9 TFLOP/s`, `59.2 kB`."""
+    prefixes = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+    prefix, size = next((each for each in prefixes if value >= 0.9995 * each[1]), ("", 1.0))
+    before = f" {prefix}" if prefix or not unit.startswith(" ") else ""
+    return f"{show_number(value / size)}{before}{unit}"
 
 
 def _maybe(seconds: float | None) -> str:

@@ -14,6 +14,7 @@ from paren.text.forms import Boolean, Form, Keyword, List, Number, String, Symbo
 from paren.text.reader import read
 from paren.text.source import Source, Span
 
+COMMAND_LINE = "<command line>"
 STUDIES = ("defsweep", "defcohort", "defgrid")
 
 
@@ -95,12 +96,21 @@ def literal_value(form: Form) -> Plain:
             "E-SET-004",
             f"{form.name} is a name, a literal value is needed",
             form.span,
-            fix=f'a string is written in quotes: "{form.name}"',
+            fix=_quoted(form),
         )
     what = f":{form.name}" if isinstance(form, Keyword) else "a form"
     raise ParenError(
         "E-SET-004", f"{what} is not a literal value", form.span, fix="write a number, true or false, a string or [a b]"
     )
+
+
+def _quoted(form: Symbol) -> str:
+    """How a string is written in the place of the name; a shell takes quotes away that are not in others."""
+    span, text = form.span, f'"{form.name}"'
+    if span.source.name == COMMAND_LINE:
+        whole = span.source.text
+        return f"a string is written in quotes, in a shell: --set '{whole[: span.start]}{text}{whole[span.end :]}'"
+    return f"a string is written in quotes: {text}"
 
 
 def _fit(old: Plain, new: Plain) -> Plain | None:
@@ -112,14 +122,14 @@ def _fit(old: Plain, new: Plain) -> Plain | None:
 
 def parse_override(text: str) -> tuple[str, Span, Form]:
     """`name=value` with a value as in the language. The spans are in a source called `<command line>`."""
-    source = Source("<command line>", text)
+    source = Source(COMMAND_LINE, text)
     name, equals, value = text.partition("=")
     whole = Span(source, 0, len(text))
     if not equals or not name.strip():
         raise ParenError("E-SET-003", f"{text} is not of the form name=value", whole)
     start = len(name) + 1
     try:
-        forms = read(Source("<command line>", " " * start + value))
+        forms = read(Source(COMMAND_LINE, " " * start + value))
     except ParenError as error:
         place = Span(source, error.span.start, error.span.end) if error.span else whole
         raise ParenError(error.code, error.message, place, fix=error.fix) from None

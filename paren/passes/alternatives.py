@@ -46,7 +46,7 @@ def against(attention: Node, precision: str) -> str | None:
     q, k, v = (arg.type for arg in attention.args)
     width = q.shape[-1]
     if q.dtype is DType.FLOAT32 and precision != "bfloat16":
-        return "it is computed in float32, and the step of the library in bfloat16"
+        return "it is in float32, and the step of the library in bfloat16"
     if q.dtype not in (DType.FLOAT32, DType.BFLOAT16):
         return f"the step of the library is in bfloat16, not {q.dtype}"
     if width != v.shape[-1]:

@@ -61,7 +61,7 @@ def _decision(loop: Loop) -> Decision:
     pieces = len(loop.body) // len(loop.steps) * loop.iterations
     text = f"{len(loop.steps)} steps in {pieces} tiles of {loop.lane >> 10} KiB"
     if loop.name == CAUSAL:
-        text += ", without what the mask removes"
+        text += ", without what is masked"
     pattern = Pattern.ATTENTION if loop.sizes else Pattern.HEAD
     return Decision(pattern, True, text, loop.spans[0], max(0, loop.whole_bytes - loop.lanes * loop.lane))
 

@@ -68,7 +68,9 @@ def train(session: Session) -> str:
         return AT_SIGNAL
     if session.data.has_evaluation and not _evaluation_due(session):
         # After the checkpoint's end of the metrics, so that a run that goes on drops this line again.
-        write(session, {"step": state.step, **evaluate(session)})
+        record: dict[str, Json] = {"step": state.step, **evaluate(session)}
+        write(session, record)
+        session.progress.step(state.step, record)
     return AT_STEPS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
@@ -9,7 +10,10 @@ from typing import Protocol, TextIO
 from paren.environment import can_redraw, wants_colour
 from paren.train.state import Json
 
-SHOWN = ("loss", "evaluation/loss", "rate", "tokens-per-second")
+BEFORE, AFTER = ("loss",), ("rate", "tokens-per-second")  # series shown around those of evaluations
+EVALUATION = "evaluation/"
+BAR, LONG_BAR, WIDE = 10, 40, 140  # columns of the bar, and of a terminal that has room for a longer one
+BESIDE = 22  # columns of the phase, the time left and the gaps
 REDRAWN = 0.1  # seconds between two states of the bar
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between the plain lines: the pause doubles up to the longest
 
@@ -69,7 +73,7 @@ class PlainLines:
     def step(self, step: int, record: Mapping[str, Json]) -> None:
         now = time.monotonic()
         due = now - self._last >= self._pause
-        if due or step == self._stop or any(name.startswith("evaluation/") for name in record):
+        if due or step == self._stop or any(name.startswith(EVALUATION) for name in record):
             self._say(f"step {step}/{self._stop}{_values(record)}")
             self._last = now
             if due:
@@ -87,36 +91,37 @@ class PlainLines:
 
 
 class Bar:
-    """A bar with the loss, the last evaluation and the time left."""
+    """A bar with the loss, the last evaluation and the time left, without what a narrow terminal has no room for."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console  # only a terminal shows a bar, and rich takes as long to import as NumPy
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        console = Console(file=stream, color_system="auto" if wants_colour() else None)
+        self._bar = LONG_BAR if console.width >= WIDE else BAR
         self._progress = Progress(
             TextColumn("{task.fields[phase]}"),
-            BarColumn(),
+            BarColumn(self._bar),
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
-            console=Console(file=stream, color_system="auto" if wants_colour() else None),
+            console=console,
             refresh_per_second=5,
         )
         self._task = self._progress.add_task("", total=None, phase="starting", values="")
-        self._evaluation: Json = None
+        self._counter = 0
+        self._shown: dict[str, Json] = {}
         self._last = float("-inf")
         self._pending: tuple[int, Mapping[str, Json]] | None = None
         self._progress.start()
 
     def begin(self, done: int, stop: int) -> None:
+        self._counter = 2 * len(str(stop)) + 1
         self._progress.update(self._task, completed=done, total=stop, phase="training")
 
     def step(self, step: int, record: Mapping[str, Json]) -> None:
-        self._evaluation = record.get("evaluation/loss", self._evaluation)
-        shown = dict(record)
-        if self._evaluation is not None:
-            shown["evaluation/loss"] = self._evaluation
-        self._pending = (step, shown)
+        self._shown |= record
+        self._pending = (step, self._shown)
         if time.monotonic() - self._last >= REDRAWN:
             self._draw()
 
@@ -134,7 +139,8 @@ class Bar:
         """Shows the last step, if it is not shown yet."""
         if self._pending is not None:
             step, shown = self._pending
-            self._progress.update(self._task, completed=step, values=_values(shown))
+            room = self._progress.console.width - self._bar - self._counter - BESIDE
+            self._progress.update(self._task, completed=step, values=_values(shown, room).strip())
             self._pending = None
             self._last = time.monotonic()
 
@@ -145,10 +151,14 @@ def view_for(stream: TextIO) -> ProgressView:
     return Bar(stream) if redraws else PlainLines(stream)
 
 
-def _values(record: Mapping[str, Json]) -> str:
-    parts = []
-    for name in SHOWN:
+def _values(record: Mapping[str, Json], room: float = math.inf) -> str:
+    """The series that are shown, as many of the first as there is room for."""
+    text = ""
+    for name in (*BEFORE, *(name for name in record if name.startswith(EVALUATION)), *AFTER):
         value = record.get(name)
         if isinstance(value, int | float):
-            parts.append(f"  {name} {value:,.0f}" if name.endswith("second") else f"  {name} {value:.5g}")
-    return "".join(parts)
+            part = f"  {name} {value:,.0f}" if name.endswith("second") else f"  {name} {value:.5g}"
+            if len(text) + len(part) > room:
+                break
+            text += part
+    return text

@@ -226,6 +226,7 @@ class Start:
                 fix="look at the loss weights and at the data",
             )
         file.final(status.COMPLETE if ended == COMPLETE else status.STOPPED)
+        self._tell_end(session, ended)
         return Outcome(ended, 0, state.step, self.options.out)
 
     def _store(self, place: Place) -> CheckpointStore:
@@ -295,9 +296,20 @@ class Start:
 
     def _stopped(self, file: StatusFile) -> Outcome:
         file.final(status.STOPPED)
-        if file.status.step:
-            self.progress.notice(f"saved at step {file.status.step}: --resume latest goes on from there")
+        step = file.status.step
+        saved = f"saved at step {step}: --resume latest goes on from there" if step else "stopped before step 1"
+        self.progress.notice(saved)
         return Outcome(AT_SIGNAL, self.signals.exit_code, file.status.step, self.options.out)
+
+    def _tell_end(self, session: Session, ended: str) -> None:
+        state = session.state
+        best = state.best
+        if best is not None:
+            self.progress.notice(f"best: {best.metric} {best.value:.5g} at step {best.step}")
+        if ended == COMPLETE:
+            self.progress.notice(f"complete after {state.step} steps")
+        else:
+            self.progress.notice(f"saved at step {state.step} of {session.total}: --resume latest goes on from there")
 
     def _nothing(self, step: int, why: str) -> Outcome:
         self.progress.notice(f"{self.options.out} {why}: nothing to do")

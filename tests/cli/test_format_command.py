@@ -25,6 +25,11 @@ def test_a_file_is_laid_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_the_examples_are_laid_out() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    assert main(["format", "--check", *map(str, sorted(examples.glob("*.paren")))]) == 0
+
+
 def test_checking_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unlike, same = tmp_path / "a.paren", tmp_path / "b.paren"
     unlike.write_bytes(UNLIKE.encode())

@@ -17,7 +17,7 @@ from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.stacking import Candidate, make_candidate, most_stacked
 from paren.inspect.explain import Explanation, explain
-from paren.inspect.screen import HEIGHT, WIDTH
+from paren.inspect.screen import HEIGHT, WIDTH, draw_short, show_scaled
 from paren.pipeline import Planning
 from paren.plan.cost import Cost, step_cost
 from paren.plan.decision import Decision, Pattern
@@ -173,8 +173,8 @@ def test_products_of_bfloat16_have_their_own_rate(gpt: Experiment) -> None:
         paren.load(GPT, set=large | {"precision": precision}).explain(card="h100-80g")
         for precision in ("off", "bfloat16")
     )
-    assert "GFLOP/s of float32 products" in str(whole)
-    assert "GFLOP/s of bfloat16 products" in str(half)
+    assert "TFLOP/s of float32 products" in str(whole)
+    assert "TFLOP/s of bfloat16 products" in str(half)
     assert whole.seconds is not None
     assert half.seconds is not None
     assert half.seconds < whole.seconds / 2
@@ -285,7 +285,30 @@ def test_costs_of_all_graphs_are_in_the_time_line(gpt: Experiment, report: Expla
     if report.target.limits is None:
         return
     cost = sum((graph.cost.times(graph.calls) for graph in report.graphs), Cost())
-    assert f"{cost.flops / 1e9:.0f} GFLOP of products, {cost.bytes / 1e9:.3g} GB" in str(report)
+    assert f"{show_scaled(cost.flops, 'FLOP')} of products, {show_scaled(cost.bytes, 'B')} moved" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (7.34e11, "FLOP", "734 GFLOP"),
+        (46.9e12, "FLOP/s", "46.9 TFLOP/s"),
+        (28e15, "FLOP", "28,000 TFLOP"),
+        (59_200, "B", "59.2 kB"),
+        (999_900, "B", "1 MB"),
+        (12, "B", "12 B"),
+        (0, "FLOP", "0 FLOP"),
+        (23.4e12, " instructions/s", "23.4 T instructions/s"),
+    ],
+)
+def test_amounts_have_three_digits_and_a_prefix(value: float, unit: str, text: str) -> None:
+    assert show_scaled(value, unit) == text
+
+
+def test_the_lines_of_a_run_fit_a_narrow_terminal(report: Explanation) -> None:
+    narrow, wide = draw_short(report, 60), draw_short(report)
+    assert max(map(len, narrow)) <= 60
+    assert "".join("".join(narrow).split()) == "".join("".join(wide).split())
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------

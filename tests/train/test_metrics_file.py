@@ -113,6 +113,14 @@ def test_plain_lines_come_at_a_sensible_rhythm(monkeypatch):
     assert 15 < len(lines) < 30
 
 
+def test_every_metric_of_an_evaluation_is_shown():
+    stream = io.StringIO()
+    view = PlainLines(stream)
+    view.begin(0, 9)
+    view.step(9, {"step": 9, "loss": 2.5, "rate": 0.1, "evaluation/loss": 2.25, "evaluation/accuracy": 0.5})
+    assert stream.getvalue() == "step 9/9  loss 2.5  evaluation/loss 2.25  evaluation/accuracy 0.5  rate 0.1\n"
+
+
 def test_plain_lines_say_where_a_resume_goes_on():
     stream = io.StringIO()
     view = PlainLines(stream)
@@ -143,6 +151,24 @@ def test_a_terminal_gets_a_bar_and_a_pipe_gets_lines():
     assert "3/4" in stream.getvalue()
     assert "[not] markup" in stream.getvalue()
     assert "evaluation/loss 1.25" in stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_a_bar_keeps_its_counter_and_the_time_left_on_a_narrow_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    view = Bar(stream)
+    view.begin(0, 2000)
+    view.phase("evaluating")
+    record = {"loss": 5.2626, "evaluation/loss": 4.589, "rate": 0.0015, "tokens-per-second": 17823.4}
+    view.step(1234, {"step": 1234, **record})
+    view.end()
+    last = stream.getvalue().rpartition("evaluating")[2]
+    assert "1234/2000 loss 5.2626" in last
+    assert "…" not in last
+    assert ("evaluation/loss 4.589" in last) == (columns >= 80)
+    assert ("tokens-per-second 17,823" in last) == (columns >= 120)
 
 
 def test_silence_is_silent():
