@@ -69,7 +69,9 @@ def _check_values(
         record = None
         if cache is not None:
             record = cache / "checks" / digest_of(split.digest, field.name, str(field.type), rules)
-            if record.exists():
+            with reporting_cache_errors(cache):
+                known = record.exists()
+            if known:
                 continue
         mistakes = list(_scan(split, field, own))
         for place, code, message, span in mistakes:

@@ -31,8 +31,8 @@ class KernelCache:
         return digest.hexdigest()
 
     def holds(self, key: str) -> bool:
-        """Whether there is something under a key, damaged or not."""
-        return self.folder is not None and self._path(key).exists()
+        """Whether there is something under a key, damaged or not. What may not be looked at counts as missing."""
+        return self.folder is not None and os.path.exists(self._path(key))  # Path.exists raises where it may not look
 
     def read(self, key: str) -> bytes | None:
         """The object of a key; None if there is none or it is damaged (it is then rebuilt and replaced)."""

@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 
 LEAST = 24  # modules that take about as long as the workers' start
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from paren.runtime.machine_code import serve; serve()"
+MADE = b"objects of paren\n"  # begins what a worker gives: where Python is embedded, sys.executable is another program
 
 Modules = Mapping[str, tuple[str, bool]]  # key -> text of a module, whether it is to be optimised
 
@@ -109,7 +110,8 @@ def _objects(worker: subprocess.Popen[bytes]) -> dict[str, bytes]:
     assert worker.stdout is not None
     with worker.stdout as made:
         content = made.read()
-    return pickle.loads(content) if worker.wait() == 0 else {}
+    done = worker.wait() == 0 and content.startswith(MADE)
+    return pickle.loads(content.removeprefix(MADE)) if done else {}
 
 
 def serve() -> None:
@@ -117,5 +119,5 @@ def serve() -> None:
     modules: Modules = pickle.load(sys.stdin.buffer)
     machine = Machine()
     made = {key: machine.emit(text, optimise) for key, (text, optimise) in modules.items()}
-    sys.stdout.buffer.write(pickle.dumps(made))
+    sys.stdout.buffer.write(MADE + pickle.dumps(made))
     sys.stdout.buffer.flush()

@@ -62,6 +62,14 @@ def test_a_folder_that_cannot_be_made_is_a_note(tmp_path: Path) -> None:
     ]
 
 
+def test_an_object_that_may_not_be_looked_at_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert not KernelCache(tmp_path).holds("0" * 64)
+
+
 def test_a_full_disk_is_a_note_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")

@@ -39,7 +39,7 @@ def test_little_is_not_worth_a_worker(count: int, workers: int, monkeypatch: pyt
     assert emit_aside(modules(count), workers) == {}
 
 
-@pytest.mark.parametrize("program", ["/bin/false", "/nowhere/python", "", None])
+@pytest.mark.parametrize("program", ["/bin/false", "/bin/true", "/bin/echo", "/nowhere/python", "", None])
 def test_without_workers_this_process_compiles(
     program: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
