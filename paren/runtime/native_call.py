@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paren.codegen.driver import FIRST_PACE, Pace
+from paren.codegen.driver import FIRST_PACE, Kind, Pace
 from paren.runtime.meetings import Reach, find_meetings
 from paren.runtime.task import Addresses, Cell, Words
 
@@ -18,7 +18,7 @@ RUN = ctypes.CFUNCTYPE(
 TEAM_WORK = 1 << 20  # scalar operations of all records, some 8 us: below, starting a team costs more than it saves
 SHORT_WORK = 1 << 24  # below, meetings of the threads cost enough for it to be measured whether a team pays
 LONG_RECORD = 1 << 22  # a record's, from which on a meeting before each does not count
-MEETS, PARTS = 5, 3  # words of a record
+KIND, PARTS, MEETS = 0, 3, 5  # words of a record
 
 
 class NativeCall:
@@ -63,8 +63,8 @@ class NativeCall:
             self._reaches = ()
 
     def _meet_always(self) -> None:
-        """A record of one part runs on the first thread, like its neighbours of one part."""
-        shared = self._records[:, PARTS] != 1
+        """A record of one part runs on the first thread, like its neighbours of one part; every thread asks a flag."""
+        shared = (self._records[:, PARTS] != 1) | (self._records[:, KIND] == Kind.STOP_IF)
         self._records[0, MEETS] = 0
         self._records[1:, MEETS] = shared[1:] | shared[:-1]
 

@@ -152,6 +152,21 @@ def test_threads_meet_everywhere_once_a_buffer_lies_elsewhere() -> None:
 
 
 @pytest.mark.usefixtures("eager")
+def test_threads_ask_a_flag_after_the_first_thread_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where meetings are not looked for: else one thread ends the sequence, and the others wait for it."""
+    monkeypatch.setattr(native_call, "LONG_RECORD", 0)
+    x, _, results = buffers(4)
+    device = CpuDevice(2)
+    kernel = gelu(128, 64)
+    device.load([kernel])
+    launch = device.launch(kernel, [Cell(x), Cell(results[0])])
+    flag = Cell(array(1).view(np.int32))
+    copy = device.copy(Cell(array(1)), flag, 4)
+    call = sequence(device, [launch, copy, device.stop_if(flag), copy, launch])
+    assert meetings(call) == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.usefixtures("eager")
 def test_python_threads_have_teams_of_their_own() -> None:
     _, w, _ = buffers(3)
     device = CpuDevice(2)
