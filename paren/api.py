@@ -40,6 +40,7 @@ from paren.parallel.join import Combination, compare_facts, joined
 from paren.parallel.launch import launch
 from paren.parallel.ranks import Ranks
 from paren.parallel.topology import Topology, find_topology, split_evenly
+from paren.parallel.tree import leaves_of
 from paren.parallel.visible import ordinal_of, visible_devices
 from paren.pipeline import PLAIN, Planning
 from paren.plan.traits import CUDA, traits_of
@@ -280,6 +281,7 @@ class Experiment:
                 topology = find_topology(environment.ranks, visible_devices(how.device), ordinal_of(how.device))
                 if topology.starts_ranks:
                     _shared(self.program, topology.ranks)  # what cannot be shared out is refused before any rank starts
+                    _refuse_rounding(self.program, environment.ranks)
                     code = launch(
                         topology, self._command(options, how), inherited_variables(), lambda: signals.received
                     )
@@ -327,7 +329,8 @@ class Experiment:
         if ranks is not None:
             facts = {"the experiment": digest, **how.facts, **options.facts, **options.versions}
             compare_facts(ranks, facts, here)
-            combine = Combination.of(ranks, topology, lay_out(program).trained)
+            tree = program.run.reproducible_over is not None
+            combine = Combination.of(ranks, topology, lay_out(program).trained, tree)
         preparation = Preparation(
             first,
             data,
@@ -424,7 +427,20 @@ def _shared(program: Program, ranks: int) -> Program:
         settings = {setting.name: setting.value for setting in program.settings}
         program = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=ranks)
     split_evenly(program.run.microbatches, ranks)
+    if program.run.reproducible_over is not None:
+        leaves_of(program.run.reproducible_over, ranks)
     return replace(program, ranks=ranks)
+
+
+def _refuse_rounding(program: Program, variables: Mapping[str, str]) -> None:
+    """E-DP-005 for gradients that are to be rounded between nodes and to be the same over numbers of ranks."""
+    if program.run.reproducible_over is not None and variables.get("PAREN_NODE_GRADIENTS", "").strip() == "bf16":
+        raise ParenError(
+            "E-DP-005",
+            "PAREN_NODE_GRADIENTS is `bf16`, and :reproducible-over needs exact sums",
+            program.run.spans.get("reproducible-over"),
+            fix="set it to f32, or leave it out",
+        )
 
 
 def _own_device(name: str, topology: Topology) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from paren.forecast.plans import Plans, adds, diagnosis_name, lay_out, update_na
 from paren.ir.op import Array
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
+from paren.parallel.tree import Tree
 from paren.passes.assemble import (
     LOSS,
     RATE,
@@ -124,6 +126,20 @@ class _Chunk:
         return np.array(self._block.arrays[HISTORY][:done])
 
 
+@dataclass(frozen=True)
+class _Leaf:
+    """The sums of some microbatches."""
+
+    gradients: Array
+    loss: float
+    weight: float
+
+    def plus(self, other: _Leaf) -> _Leaf:
+        """Both together; the gradients in the place of the first's."""
+        np.add(self.gradients, other.gradients, out=self.gradients)
+        return _Leaf(self.gradients, self.loss + other.loss, self.weight + other.weight)
+
+
 class Combine(Protocol):
     """Makes the sums of one rank those of all: gradients, float32, where they lie; gives loss and weight."""
 
@@ -161,6 +177,8 @@ class CompiledEngine:
         self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
         self._profile: Profile | None = None
         self._combine = combine
+        over = program.run.reproducible_over
+        self._leaves = 1 if over is None else over // program.ranks
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
         if not device.own_memory:
@@ -291,9 +309,7 @@ class CompiledEngine:
         if self._profile is not None and self._profile.sampling:
             self._step_alone(batch)
         elif self._adds or self._combine is not None:
-            self.clear_sums()
-            for microbatch in batch.microbatches:
-                self.accumulate(microbatch, batch.position)
+            self._sum_microbatches(batch)
             self._sum_over_ranks()
             self.finish()
         else:
@@ -339,6 +355,28 @@ class CompiledEngine:
     def _run_alone(self, executable: Executable) -> None:
         if executable.observer is not None:
             executable.run_alone(executable.observer)
+
+    def _sum_microbatches(self, batch: GlobalBatch) -> None:
+        """Gradients, loss and weight of this rank's part of a batch; as a tree if the run is to be reproducible."""
+        leaves = self._leaves
+        if leaves == 1:
+            self._sum_leaf(batch.microbatches, batch.position)
+            return
+        each = self.program.calls // leaves
+        tree: Tree[_Leaf] = Tree(_Leaf.plus)
+        for first in range(0, self.program.calls, each):
+            self._sum_leaf(batch.microbatches[first : first + each], batch.position)
+            loss, weight = float(self._registers[LOSS]), float(self._registers[WEIGHT])
+            tree.take(_Leaf(np.array(self._gradients, np.float32), loss, weight))
+        total = tree.total()
+        self._gradients[...] = total.gradients
+        self._registers[LOSS][...], self._registers[WEIGHT][...] = total.loss, total.weight
+
+    def _sum_leaf(self, microbatches: Sequence[Microbatch], position: int) -> None:
+        self.clear_sums()
+        for microbatch in microbatches:
+            self.accumulate(microbatch, position)
+        self.device.synchronise()
 
     def _sum_over_ranks(self) -> None:
         """Gradients, loss and weight of this rank become those of the global batch."""

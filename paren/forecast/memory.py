@@ -13,6 +13,7 @@ from paren.data.resident import block_steps
 from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
+from paren.parallel.tree import held
 from paren.plan.cost import library_bytes
 from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Attention
@@ -83,9 +84,11 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
 def state_parts(program: Program, layout: Layout) -> dict[str, int]:
     """Bytes of the state vectors, which no choice of the planner changes."""
     moments = sum((end - begin) * len(g.moments) for g in program.updates for begin, end in [layout.groups[g.number]])
+    over = program.run.reproducible_over
+    leaves = 1 if over is None else over // program.ranks
     return {
         "parameters": 4 * layout.total,
-        "gradients": 4 * layout.trained,
+        "gradients": 4 * layout.trained * (1 if leaves == 1 else 1 + held(leaves)),
         "optimizer": 4 * moments,
         "averages": 4 * layout.trained if program.run.average is not None else 0,
     }

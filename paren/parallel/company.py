@@ -22,8 +22,9 @@ class Company(Protocol):
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; all ranks ask at the same place."""
 
-    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
-        """The rows of all ranks, which have equal numbers of columns, in turns: the first of each, then the second."""
+    def merge(self, own: Sequence[Sequence[float]], *, turns: bool) -> list[list[float]]:
+        """The rows of all ranks, which have equal numbers of columns: rank after rank, or in `turns`, the first of each
+        and then the second."""
 
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
         """Raises E-DP-004 unless all ranks hold the same state."""
@@ -40,7 +41,7 @@ class Alone:
     def any(self, flag: bool) -> bool:
         return flag
 
-    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+    def merge(self, own: Sequence[Sequence[float]], *, turns: bool) -> list[list[float]]:
         return [list(row) for row in own]
 
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:

@@ -11,12 +11,16 @@ next sum before that is rounded, so nothing is lost for good.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from paren.parallel.tree import sum_as_tree
 
 Floats = npt.NDArray[np.float32]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -50,10 +54,13 @@ class Exchange:
     """The sums of one rank. `within` are the ranks of its node, `between` those of the same place on all nodes.
 
     `carried` is what rounding took off this rank's shards so far, float32 in the order of `sum_vector`'s shards; None
-    where sums travel exactly.
+    where sums travel exactly. With `tree`, sums are those of `paren.parallel.tree`.
     """
 
-    def __init__(self, within: Mover, between: Mover, place: int, length: int, rounds: bool) -> None:
+    def __init__(
+        self, within: Mover, between: Mover, place: int, length: int, rounds: bool, tree: bool = False
+    ) -> None:
+        self._sum: Callable[[Floats], Floats] = (lambda parts: sum_as_tree(parts, _add)) if tree else sum_in_order
         self.within = within
         self.between = between
         self.place = place
@@ -96,7 +103,7 @@ class Exchange:
         shards = received if received.flags.c_contiguous else np.empty_like(received)
         self.within.scatter(_bytes(part), _bytes(shards))
         self.traffic.within += shards[0].nbytes * (self.within.size - 1)
-        return sum_in_order(shards)
+        return self._sum(shards)
 
     def _sum_between(self, own: Floats, carried: Floats | None) -> None:
         """Adds the other nodes' sums of the same shard, in node order."""
@@ -112,15 +119,17 @@ class Exchange:
             self.between.gather(_bytes(rounded), _bytes(short))
             self.traffic.between += rounded.nbytes * (self.between.size - 1)
             every = short.astype(np.float32)
-        own[...] = sum_in_order(every)
+        own[...] = self._sum(every)
 
 
 def sum_in_order(parts: npt.NDArray[np.float32]) -> Floats:
     """The sum of float32[parts n] over the parts, the first two first, in place of the first."""
-    total: Floats = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
+    return functools.reduce(_add, parts)
+
+
+def _add(left: Floats, right: Floats) -> Floats:
+    left += right
+    return left
 
 
 def buckets(length: int, ranks: int, most: int = BUCKET) -> list[tuple[int, int]]:

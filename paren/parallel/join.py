@@ -83,12 +83,16 @@ class Combination:
 
     ranks: Ranks
     exchange: Exchange
+    tree: bool
 
     @classmethod
-    def of(cls, ranks: Ranks, topology: Topology, length: int) -> Combination:
-        """For gradients of `length` elements."""
+    def of(cls, ranks: Ranks, topology: Topology, length: int, tree: bool) -> Combination:
+        """For gradients of `length` elements. `tree`: sums are to be the same on other numbers of ranks."""
         groups, place = ranks.groups, ranks.rank % len(topology.devices)
-        combination = cls(ranks, Exchange(groups.within, groups.between, place, length, topology.exchange == "bf16"))
+        exchange = Exchange(
+            groups.within, groups.between, place, length, topology.exchange == "bf16" and not tree, tree
+        )
+        combination = cls(ranks, exchange, tree)
         # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
         combination(np.zeros(length, np.float32), 0.0, 0.0)
         return combination
@@ -102,5 +106,5 @@ class Combination:
             gradients[...] = host
         else:
             self.exchange.sum_vector(gradients)  # type: ignore[arg-type]  # float32, as the engine has them
-        total = self.ranks.add(np.array([loss, weight]))
+        total = self.ranks.add(np.array([loss, weight]), self.tree)
         return float(total[0]), float(total[1])

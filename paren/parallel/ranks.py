@@ -20,6 +20,7 @@ from paren.data.loader import Share
 from paren.parallel.group import Groups
 from paren.parallel.heart import Heart
 from paren.parallel.store import Store
+from paren.parallel.tree import sum_as_tree
 from paren.runtime.array import AnyArray, fetch
 from paren.runtime.memory import Available
 from paren.text.errors import ParenError
@@ -61,9 +62,10 @@ class Ranks:
         self.groups.every.gather(own.view(np.uint8), every.reshape(-1).view(np.uint8))
         return every
 
-    def add(self, own: Numbers) -> Numbers:
-        """The sum over ranks, in their order: float64[n]."""
-        return functools.reduce(np.add, self.gather(own))
+    def add(self, own: Numbers, tree: bool) -> Numbers:
+        """The sum over ranks, in their order or as a tree: float64[n]."""
+        every = self.gather(own)
+        return sum_as_tree(every, np.add) if tree else functools.reduce(np.add, every)
 
     def least(self, free: Available, share: int) -> Available:
         """What every rank has, of whose memory `share` ranks have to take equal parts."""
@@ -72,7 +74,7 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         return bool(self.gather(np.array([float(flag)])).any())
 
-    def merge(self, own: Sequence[Sequence[float]]) -> list[list[float]]:
+    def merge(self, own: Sequence[Sequence[float]], *, turns: bool) -> list[list[float]]:
         columns = len(own[0]) if own else 0
         sizes = self.gather(np.array([len(own), columns], np.float64))
         most, width = int(sizes[:, 0].max()), int(sizes[:, 1].max())
@@ -81,12 +83,8 @@ class Ranks:
         padded = np.zeros((most, width))
         padded[: len(own)] = np.asarray(own, np.float64).reshape(len(own), width)
         every = self.gather(padded.reshape(-1)).reshape(self.count, most, width)
-        return [
-            every[rank, number].tolist()
-            for number in range(most)
-            for rank in range(self.count)
-            if number < sizes[rank, 0]
-        ]
+        places = [(number, rank) for rank in range(self.count) for number in range(int(sizes[rank, 0]))]
+        return [every[rank, number].tolist() for number, rank in (sorted(places) if turns else places)]
 
     # State ----------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def reduce_samples(
     """
     values: dict[str, Json] = {}
     for name, parts in samples.items():
-        counted = [(value, weight) for value, weight in company.merge(parts) if weight != 0.0]
+        counted = [(value, weight) for value, weight in company.merge(parts, turns=False) if weight != 0.0]
         if counted:
             values[name] = REDUCERS[diagnostics[name].reduce](counted)
     return values

@@ -140,7 +140,7 @@ def weighted_means(engine: Engine, microbatches: Iterable[Microbatch], company: 
     where the weight is 0."""
     parts = [[number for pair in engine.evaluate(each).values() for number in pair] for each in microbatches]
     totals = [0.0] * (2 * len(engine.evaluated))
-    for row in company.merge(parts):
+    for row in company.merge(parts, turns=True):
         totals = [total + part for total, part in zip(totals, row, strict=True)]
     pairs = zip(engine.evaluated, totals[::2], totals[1::2], strict=True)
     return {name: total / weight if weight else math.nan for name, total, weight in pairs}

@@ -108,6 +108,24 @@ def test_two_nodes_of_two_ranks_train_as_one(file: Path, alone: Path) -> None:
     assert_same_training(out, alone)
 
 
+def test_reproducible_runs_have_the_same_bits_on_one_two_and_four_ranks(file: Path, tmp_path: Path) -> None:
+    own = write_experiment(tmp_path)
+    own.write_text(own.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
+    settings = ("--set", "epochs=25")
+    one = train(own, tmp_path / "one", *settings)
+    pair = train(own, tmp_path / "pair", *settings, variables=TWO)
+    port = free_port()
+    outs = [tmp_path / f"node {index}" for index in range(2)]
+    started = [start(own, out, *settings, variables=node(i, port, **TWO)) for i, out in enumerate(outs)]
+    for process in started:
+        code, said = finish(process)
+        assert code == 0, said
+    assert parameters(one) == parameters(pair) == parameters(outs[0])
+    for name, values in series(one).items():
+        for other in (pair, outs[0]):
+            np.testing.assert_array_equal(series(other)[name], values, err_msg=name)
+
+
 # Resume ---------------------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +213,14 @@ def test_microbatches_that_cannot_be_shared_are_refused_before_any_rank_starts(f
         "E-DP-003: 2 ranks cannot share 3 microbatches evenly\n"
         "  fix: take 1 or 3 of them, or choose :microbatches that 2 divides\n",
     )
+
+
+def test_rounded_gradients_are_not_reproducible(file: Path, tmp_path: Path) -> None:
+    own = write_experiment(tmp_path)
+    own.write_text(own.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
+    code, said = finish(start(own, tmp_path / "out", variables={**TWO, "PAREN_NODE_GRADIENTS": "bf16"}))
+    assert code == 1
+    assert "E-DP-005: PAREN_NODE_GRADIENTS is `bf16`, and :reproducible-over needs exact sums\n" in said
 
 
 def test_a_node_with_other_settings_is_refused(file: Path, tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""Sums whose order is a tree: neighbours first, then neighbours of those. It is the same tree however its leaves are
+shared out, as long as each share is a power of two of them.
+
+So with `:reproducible-over N` the sums over N groups of microbatches have the same bits on 1, 2, 4, ... ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from paren.text.errors import ParenError
+
+T = TypeVar("T")
+
+
+class Tree(Generic[T]):
+    """Adds parts as they come. It holds one sum for each power of two in their number: `held(n)` at most."""
+
+    def __init__(self, add: Callable[[T, T], T]) -> None:
+        self._add = add
+        self._sums: list[tuple[int, T]] = []  # (leaves, sum), larger ones first
+
+    def take(self, part: T) -> None:
+        """Adds the next part."""
+        leaves = 1
+        while self._sums and self._sums[-1][0] == leaves:
+            part = self._add(self._sums.pop()[1], part)
+            leaves *= 2
+        self._sums.append((leaves, part))
+
+    def total(self) -> T:
+        """The sum of all parts, of which there is at least one."""
+        _, total = self._sums[-1]
+        for _, part in reversed(self._sums[:-1]):
+            total = self._add(part, total)
+        return total
+
+
+def sum_as_tree(parts: Iterable[T], add: Callable[[T, T], T]) -> T:
+    """The sum of at least one part."""
+    tree = Tree(add)
+    for part in parts:
+        tree.take(part)
+    return tree.total()
+
+
+def held(leaves: int) -> int:
+    """The most sums that a tree holds at once while so many leaves are added, the newest leaf included."""
+    return leaves.bit_length() if leaves > 1 else 1
+
+
+def leaves_of(reproducible_over: int, ranks: int) -> int:
+    """The leaves of each rank. Raises E-DP-003 unless they are a power of two."""
+    each, rest = divmod(reproducible_over, ranks)
+    if rest == 0 and each & (each - 1) == 0:
+        return each
+    fitting = [reproducible_over >> power for power in range(reproducible_over.bit_length())]
+    good = sorted({count for power, count in enumerate(fitting) if count and count << power == reproducible_over})
+    raise ParenError(
+        "E-DP-003",
+        f":reproducible-over {reproducible_over} is not the same on {ranks} ranks",
+        fix=f"take {' or '.join(map(str, good))} of them, or another :reproducible-over",
+    )
