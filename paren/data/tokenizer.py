@@ -126,6 +126,8 @@ def load_tokenizer(path: Path, place: str | None = None, span: Span | None = Non
         if isinstance(content, dict) and content.get("model") == {"type": "bytes"}:
             return ByteTokenizer(content["boundary"])
         tokenizer = FileTokenizer(text)
+    except ImportError:
+        raise  # the file is not to blame for a library that is missing
     except Exception as error:  # the library raises bare `Exception` for a file that it does not understand
         raise ParenError("E-DATA-015", f"{place} is not a tokenizer file: {error}", span) from None
     if tokenizer.vocabulary == 0:

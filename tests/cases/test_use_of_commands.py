@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from paren.inspect.stages import SHOWN
 from paren.text.codes import CODES
 
 LATER_COMMANDS = ("plan", "train", "analyze", "verify", "prune", "results", "report")
-LATER_OPTIONS = ("--tf32", "--parallel", "--workers")
+LATER_OPTIONS = ("--parallel", "--workers")
 
 
 def small_with(old: str, new: str) -> str:
@@ -112,7 +113,7 @@ def test_overrides_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["message"] == "batch is set twice"
 
 
-@pytest.mark.parametrize("name", ["PAREN_DEVIC", "PAREN_FOO", "PAREN_NODES"])
+@pytest.mark.parametrize("name", ["PAREN_DEVIC", "PAREN_FOO", "PAREN_RANKS"])
 def test_a_variable_that_paren_does_not_read(tmp_path: Path, name: str) -> None:
     write_small(tmp_path)
     ended = paren(tmp_path, "check", "f.paren", **{name: "1"})
@@ -124,7 +125,7 @@ def test_cuda_is_refused_and_auto_says_why_it_is_the_cpu(tmp_path: Path) -> None
     write_small(tmp_path)
     refused = paren(tmp_path, "run", "f.paren", "--device", "cuda")
     assert (refused.code, refused.out) == (1, "")
-    assert refused.err.startswith("E-DEV-001: device cuda cannot be used: ")
+    assert re.match(r"E-DEV-02[0-9]: device cuda cannot be used: ", refused.err)  # which, depends on what is installed
     assert paren(tmp_path, "run", "f.paren", "--device", "cuda:x").err.startswith("E-DEV-002: unknown device cuda:x")
     chosen = paren(tmp_path, "run", "f.paren", "--device", "auto")
     assert (chosen.code, chosen.out) == (0, "outputs/f\n")
@@ -219,7 +220,11 @@ def test_a_library_that_is_missing_has_a_code(tmp_path: Path) -> None:
     write_small(tmp_path)
     for hidden, arguments, said in (
         ("llvmlite", ["run", "f.paren"], "E-CLI-006: the library llvmlite, which paren needs, is not installed"),
-        ("tokenizers", ["check", "f.paren"], "E-CLI-006: the library tokenizers, which paren needs, is not installed"),
+        (
+            "tokenizers",
+            ["run", str(EXAMPLES / "gpt.paren")],
+            "E-CLI-006: the library tokenizers, which paren needs, is not installed",
+        ),
         ("sklearn", ["run", str(EXAMPLES / "digits.paren")], "E-DATA-014: the digits need the library scikit-learn"),
         ("tensorboard", ["run", "f.paren", "--tensorboard"], "E-RUN-011: --tensorboard needs the package tensorboard"),
     ):
