@@ -321,7 +321,8 @@ class Experiment:
         if ranks is not None:
             free = ranks.least(free, 1 if opened.own_memory else here)
         planning = Planning(how.patterns, traits=traits_of(opened.name))
-        first = Experiment(program)._first(planning, free.bytes)
+        planned = self if ranks is None else Experiment(program)  # alone, what was planned already is kept
+        first = planned._first(planning, free.bytes)
         refuse_if_too_large(first, free)
         data = self._open_data(how.data_root, view)
         digest = self.digest(data)
