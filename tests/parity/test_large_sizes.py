@@ -72,7 +72,7 @@ def test_a_run_of_such_a_size_is_refused_before_anything_is_allocated(
     with pytest.raises(ParenError) as caught:
         api.load(tmp_path / "large.paren").run(tmp_path / "out")
     assert caught.value.code == "E-MEM-001"
-    assert caught.value.message == "the run needs 8.01 GiB, and 1 GiB are free"
+    assert caught.value.message == "the run needs 8 GiB, and 1 GiB are free"
 
 
 @pytest.mark.parametrize("extra", [0, 1, 64])
