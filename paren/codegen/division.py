@@ -80,19 +80,25 @@ def _touched(product: Product, dtypes: Sequence[DType], shape: Shape) -> tuple[i
     product, a_type, b_type, _ = _upright(product, dtypes)
     dtype = arithmetic(product, dtypes[2])
     blocks, vector, lanes = blocks_of(shape, dtype), shape.bits // 8, shape.lanes(dtype)
-    deep = _ceil(min(product.k, block_k(product.k, dtype, shape)), 2 if shape.paired(dtype) else 1)
-    line = _ceil(deep, lanes) * lanes * vector  # of one vector of a panel
-    panels = min(blocks.b_panels, _ceil(product.n, shape.columns(dtype)))
+    steps = block_k(product.k, dtype, shape)
+
+    def line(depth: int) -> int:  # bytes of one vector of a panel
+        return _ceil(_ceil(depth, 2 if shape.paired(dtype) else 1), lanes) * lanes * vector
+
+    deep = line(min(product.k, steps))
+    panels = min(blocks.b_panels, _ceil(product.n, shape.columns(dtype))) * deep
     if _packing_of_b(product, b_type, shape) is Packing.DIRECT:
-        panels = min(1, product.n % shape.columns(dtype))
+        # Only the last panel is packed, behind where the others would be: a last block of k, which is less deep, has it
+        # at another place.
+        panels = deep + line(product.k % steps) * (product.k > steps) if product.n % shape.columns(dtype) else 0
     rows = min(blocks.a_panels, _ceil(product.m, shape.rows))
     packs_a = _packing_of_a(product, a_type, shape) is not Packing.DIRECT
     sums = 0
     if dtypes[2] is DType.BFLOAT16:
         sums = min(blocks.a_panels * shape.rows, product.m) * blocks.b_panels * shape.columns(dtype)
     return (
-        panels * line * shape.vectors,
-        rows * line * _ceil(shape.rows, lanes) if packs_a else 0,
+        panels * shape.vectors,
+        rows * deep * _ceil(shape.rows, lanes) if packs_a else 0,
         sums * sums_of(dtype).bytes,
     )
 

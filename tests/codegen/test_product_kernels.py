@@ -112,6 +112,7 @@ def check(
 @example("avx512", DType.FLOAT32, 500, 600, 900, True, True, True, (), 0)
 @example("avx2", DType.FLOAT32, 300, 500, 600, False, True, False, (), 0)
 @example("avx512", DType.FLOAT64, 300, 300, 500, False, False, True, (), 0)
+@example("avx512", DType.FLOAT64, 1, 47, 200, False, False, False, (), 0)
 def test_products_are_right_and_their_bits_are_those_of_any_division(
     tile: str,
     dtype: DType,
