@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,8 @@ def test_a_run_of_such_a_size_is_refused_before_anything_is_allocated(
     with pytest.raises(ParenError) as caught:
         api.load(tmp_path / "large.paren").run(tmp_path / "out")
     assert caught.value.code == "E-MEM-001"
-    assert caught.value.message == "the run needs 8 GiB, and 1 GiB are free"
+    # About 8 GiB of logits: the workspaces of the products, beside them, depend on the processor.
+    assert re.fullmatch(r"the run needs 8(\.01)? GiB, and 1 GiB are free", caught.value.message)
 
 
 @pytest.mark.parametrize("extra", [0, 1, 64])
