@@ -34,7 +34,7 @@ from paren.inspect.stages import SHOWN
 from paren.ir.op import Array
 from paren.ir.program import Program, Value
 from paren.ir.show import show_graph
-from paren.lang.elaborate import elaborate, elaborate_kept
+from paren.lang.elaborate import elaborate, elaborate_again
 from paren.lang.value import show
 from paren.parallel.join import Combination, compare_facts, joined
 from paren.parallel.launch import launch
@@ -425,8 +425,7 @@ def _shared(program: Program, ranks: int) -> Program:
     if ranks == 1:
         return program
     if "microbatches" not in program.run.spans:
-        settings = {setting.name: setting.value for setting in program.settings}
-        program = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=ranks)
+        program = elaborate_again(program, microbatches=ranks)
     split_evenly(program.run.microbatches, ranks)
     if program.run.reproducible_over is not None:
         leaves_of(program.run.reproducible_over, ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -309,7 +309,7 @@ class CompiledEngine:
         if self._profile is not None and self._profile.sampling:
             self._step_alone(batch)
         elif self._adds or self._combine is not None:
-            self._sum_microbatches(batch)
+            self._sum_microbatches(batch, self.accumulate)
             self._sum_over_ranks()
             self.finish()
         else:
@@ -341,11 +341,12 @@ class CompiledEngine:
 
     def _step_alone(self, batch: GlobalBatch) -> None:
         """A step whose regions run one by one, for the profile."""
-        if self._adds or self._combine is not None:
-            self.clear_sums()
-        for microbatch in batch.microbatches:
-            self._batch.fill(microbatch, batch.position)
+
+        def accumulate(microbatch: Microbatch, step: int) -> None:
+            self._batch.fill(microbatch, step)
             self._run_alone(self._accumulate)
+
+        self._sum_microbatches(batch, accumulate)
         self._sum_over_ranks()
         self._run_alone(self._finish)
         if not self._registers[STOP]:
@@ -356,27 +357,29 @@ class CompiledEngine:
         if executable.observer is not None:
             executable.run_alone(executable.observer)
 
-    def _sum_microbatches(self, batch: GlobalBatch) -> None:
-        """Gradients, loss and weight of this rank's part of a batch; as a tree if the run is to be reproducible."""
+    def _sum_microbatches(self, batch: GlobalBatch, accumulate: Callable[[Microbatch, int], None]) -> None:
+        """Gradients, loss and weight of this rank's part of a batch; as a tree if the run is to be reproducible.
+        `accumulate(microbatch, step)` adds those of one."""
+
+        def sum_leaf(microbatches: Sequence[Microbatch]) -> None:
+            self.clear_sums()
+            for microbatch in microbatches:
+                accumulate(microbatch, batch.position)
+            self.device.synchronise()
+
         leaves = self._leaves
         if leaves == 1:
-            self._sum_leaf(batch.microbatches, batch.position)
+            sum_leaf(batch.microbatches)
             return
         each = self.program.calls // leaves
         tree: Tree[_Leaf] = Tree(_Leaf.plus)
         for first in range(0, self.program.calls, each):
-            self._sum_leaf(batch.microbatches[first : first + each], batch.position)
+            sum_leaf(batch.microbatches[first : first + each])
             loss, weight = float(self._registers[LOSS]), float(self._registers[WEIGHT])
             tree.take(_Leaf(np.array(self._gradients, np.float32), loss, weight))
         total = tree.total()
         self._gradients[...] = total.gradients
         self._registers[LOSS][...], self._registers[WEIGHT][...] = total.loss, total.weight
-
-    def _sum_leaf(self, microbatches: Sequence[Microbatch], position: int) -> None:
-        self.clear_sums()
-        for microbatch in microbatches:
-            self.accumulate(microbatch, position)
-        self.device.synchronise()
 
     def _sum_over_ranks(self) -> None:
         """Gradients, loss and weight of this rank become those of the global batch."""

@@ -9,7 +9,7 @@ from paren.forecast.memory import MemoryPlan, memory_of, state_parts
 from paren.forecast.plans import lay_out, make_plans
 from paren.forecast.stacking import Candidate
 from paren.ir.program import Program
-from paren.lang.elaborate import elaborate_kept
+from paren.lang.elaborate import elaborate_again
 from paren.pipeline import Planning
 from paren.plan.decision import Pattern
 from paren.plan.rematerialization import TO_FIT
@@ -94,7 +94,5 @@ def smallest_change(program: Program, planned: int, limit: int, planning: Planni
 def _planned_for(program: Program, microbatches: int, planning: Planning) -> int:
     """What the run needs with so many microbatches, each alone in a call; the file is evaluated again, from the texts
     it was read from."""
-    settings = {setting.name: setting.value for setting in program.settings}
-    smaller = elaborate_kept(program.path, program.variant, settings, program.sources, microbatches=microbatches)
-    smaller = replace(smaller, ranks=program.ranks)
+    smaller = elaborate_again(program, microbatches=microbatches)
     return memory_of(smaller, make_plans(smaller, replace(planning, budget=None))).planned

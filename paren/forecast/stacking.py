@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from paren.forecast.memory import MemoryPlan, memory_of
 from paren.forecast.plans import Plans, make_plans, shrink_plans
 from paren.ir.program import Program
-from paren.lang.elaborate import elaborate_kept
+from paren.lang.elaborate import elaborate_again
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
 from paren.text.errors import ParenError
@@ -98,12 +98,7 @@ def make_candidate(first: Candidate, stacking: int) -> Candidate:
     """The program for another degree of stacking, evaluated again from the texts it was read from, and planned in the
     same way."""
     program = first.program
-    settings = {setting.name: setting.value for setting in program.settings}
-    microbatches = program.run.microbatches
-    stacked = elaborate_kept(
-        program.path, program.variant, settings, program.sources, stacking=stacking, microbatches=microbatches
-    )
-    stacked = replace(stacked, ranks=program.ranks)
+    stacked = elaborate_again(program, microbatches=program.run.microbatches, stacking=stacking)
     plans = make_plans(stacked, replace(first.plans.planning, budget=None))
     return Candidate(stacked, plans, memory_of(stacked, plans))
 

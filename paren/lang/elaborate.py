@@ -76,6 +76,14 @@ def elaborate_kept(
     )
 
 
+def elaborate_again(program: Program, *, microbatches: int, stacking: int = 1) -> Program:
+    """A program for other sizes of calls, evaluated again from the texts it was read from, for as many ranks."""
+    settings = {setting.name: setting.value for setting in program.settings}
+    sizes = {"stacking": stacking, "microbatches": microbatches}
+    again = elaborate_kept(program.path, program.variant, settings, program.sources, **sizes)
+    return replace(again, ranks=program.ranks)
+
+
 class _Elaboration:
     def __init__(self, files: Files, path: str, variant: str | None) -> None:
         self.files = files

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from paren.ir.types import DType
 from paren.parallel.tree import sum_as_tree
 
 Floats = npt.NDArray[np.float32]
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BFLOAT16 = DType.BFLOAT16.numpy
 ALIGNED = 16  # elements between the beginnings of two shards: 64 bytes
 BUCKET = 8 << 20  # elements that are exchanged at a time: what the buffers of an exchange hold
 
@@ -57,14 +57,10 @@ class Exchange:
     where sums travel exactly. With `tree`, sums are those of `paren.parallel.tree`.
     """
 
-    def __init__(
-        self, within: Mover, between: Mover, place: int, length: int, rounds: bool, tree: bool = False
-    ) -> None:
+    def __init__(self, within: Mover, between: Mover, length: int, rounds: bool, tree: bool = False) -> None:
         self._sum: Callable[[Floats], Floats] = (lambda parts: sum_as_tree(parts, _add)) if tree else sum_in_order
         self.within = within
         self.between = between
-        self.place = place
-        self.length = length
         self.traffic = Traffic()
         self._buckets = buckets(length, within.size)
         self._received = np.empty((within.size, max(size for _, size in self._buckets)), np.float32)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from paren.parallel.store import Store
 from paren.parallel.topology import Topology
+from paren.text.errors import first_line
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -28,7 +29,7 @@ def _peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(str(error).splitlines()[0]) from error
+        raise PeerLost(first_line(error)) from error
 
 
 class Group:

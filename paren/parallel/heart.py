@@ -25,6 +25,15 @@ class Failure:
     step: int
     cause: str
 
+    @classmethod
+    def here(cls, rank: int, step: int, cause: str) -> Failure:
+        """The failure of a rank on this host."""
+        return cls(rank, socket.gethostname(), step, cause)
+
+    def record(self, store: Store) -> None:
+        """Tells of it, unless another was told of before."""
+        store.compare_set(FAILURE, "", self.to_json())
+
     def error(self) -> ParenError:
         """E-DP-008."""
         return ParenError(
@@ -74,10 +83,8 @@ class Heart:
         kind, text = (
             (error.code, error.message) if isinstance(error, ParenError) else (type(error).__name__, str(error))
         )
-        cause = f"{kind}: {text}"
-        failure = Failure(self.rank, socket.gethostname(), self.step, cause)
         try:
-            self._store.compare_set(FAILURE, "", failure.to_json())
+            Failure.here(self.rank, self.step, f"{kind}: {text}").record(self._store)
         except RuntimeError:
             return  # see above
 

@@ -17,7 +17,7 @@ from paren.parallel.ranks import FACTS, Ranks
 from paren.parallel.store import open_store
 from paren.parallel.topology import Member, Topology
 from paren.runtime.array import AnyArray, DeviceArray, fetch
-from paren.text.errors import InternalError, ParenError
+from paren.text.errors import ParenError
 
 GRACE = 20.0  # seconds in which the failure of another rank comes to light
 PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive is watched, and not timed
@@ -50,8 +50,7 @@ def joined(topology: Topology, member: Member) -> Iterator[Ranks]:
         yield ranks
     except PeerLost as error:
         time.sleep(GRACE)
-        failure = Failure(ranks.rank, socket.gethostname(), ranks.heart.step, f"an exchange broke: {error}")
-        raise failure.error() from error
+        raise Failure.here(ranks.rank, ranks.heart.step, f"an exchange broke: {error}").error() from error
     except BaseException as error:
         ranks.heart.fail(error)
         raise
@@ -66,8 +65,6 @@ def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:
         ranks.tell(FACTS, dict(facts))
         return
     wanted = ranks.hear(FACTS)
-    if not isinstance(wanted, dict):
-        raise InternalError("parallel", f"the first rank told {wanted!r}")
     for name, value in facts.items():
         if wanted.get(name) != value:
             raise ParenError(
@@ -88,10 +85,8 @@ class Combination:
     @classmethod
     def of(cls, ranks: Ranks, topology: Topology, length: int, tree: bool) -> Combination:
         """For gradients of `length` elements. `tree`: sums are to be the same on other numbers of ranks."""
-        groups, place = ranks.groups, ranks.rank % len(topology.devices)
-        exchange = Exchange(
-            groups.within, groups.between, place, length, topology.exchange == "bf16" and not tree, tree
-        )
+        groups, rounds = ranks.groups, topology.exchange == "bf16" and not tree
+        exchange = Exchange(groups.within, groups.between, length, rounds, tree)
         combination = cls(ranks, exchange, tree)
         # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
         combination(np.zeros(length, np.float32), 0.0, 0.0)

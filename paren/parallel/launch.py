@@ -20,7 +20,7 @@ from typing import IO
 from paren.parallel.heart import FAILURE, FROZEN, Failure, beat_key
 from paren.parallel.store import Store, open_store
 from paren.parallel.topology import OF_NODES, Address, Topology
-from paren.text.errors import Note, ParenError
+from paren.text.errors import Note, ParenError, first_line
 
 PAUSE = 0.1  # seconds between two looks
 LOOPBACK = "127.0.0.1"
@@ -56,7 +56,7 @@ def launch(
     said = [tempfile.TemporaryFile() for _ in topology.devices]  # noqa: SIM115  # closed below
     ranks = [_start(topology, place, command, variables, address, file) for place, file in enumerate(said)]
     try:
-        code = _watch(topology, store, ranks, received)
+        code = _watch(store, ranks, received)
         _part(topology, store)
         return code
     finally:
@@ -98,9 +98,7 @@ def _start(
     return _Rank(number, process, said)
 
 
-def _watch(
-    topology: Topology, store: Store, ranks: Sequence[_Rank], received: Callable[[], signal.Signals | None]
-) -> int:
+def _watch(store: Store, ranks: Sequence[_Rank], received: Callable[[], signal.Signals | None]) -> int:
     passed_on = False
     while True:
         number = received()
@@ -109,14 +107,14 @@ def _watch(
             for rank in ranks:
                 if rank.process.poll() is None:
                     os.kill(rank.process.pid, number)
-        _look(topology, store, ranks)
+        _look(store, ranks)
         codes = [rank.process.poll() for rank in ranks]
         if all(code is not None for code in codes):
             return max(code or 0 for code in codes)
         time.sleep(PAUSE)
 
 
-def _look(topology: Topology, store: Store, ranks: Sequence[_Rank]) -> None:
+def _look(store: Store, ranks: Sequence[_Rank]) -> None:
     """Raises E-DP-008 if a rank of this node, or of another, has failed."""
     try:
         failed = next((rank for rank in ranks if rank.process.poll() not in (None, 0, *STOPPED)), None)
@@ -132,13 +130,13 @@ def _look(topology: Topology, store: Store, ranks: Sequence[_Rank]) -> None:
         raise ParenError(
             "E-DP-007",
             "node 0 left the run: its store is gone",
-            notes=[Note(str(error).splitlines()[0])],
+            notes=[Note(first_line(error))],
             fix="restart every node with --resume latest",
         ) from error
 
 
 def _record(store: Store, rank: _Rank, cause: str) -> None:
-    store.compare_set(FAILURE, "", Failure(rank.number, socket.gethostname(), rank.step, cause).to_json())
+    Failure.here(rank.number, rank.step, cause).record(store)
 
 
 def _is_frozen(store: Store, rank: _Rank) -> bool:
@@ -225,8 +223,8 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None
                 fix="start every node with the same variables and devices",
             )
             rank = topology.node * len(topology.devices)
-            failure = Failure(rank, socket.gethostname(), 0, f"{error.code}: {error.message}")
-            store.compare_set(FAILURE, "", failure.to_json())  # the other nodes must not wait for this one
+            # The other nodes must not wait for this one.
+            Failure.here(rank, 0, f"{error.code}: {error.message}").record(store)
             raise error
 
 
@@ -261,6 +259,6 @@ def _not_reached(topology: Topology, address: Address, error: RuntimeError) -> P
     return ParenError(
         "E-DP-007",
         f"node {topology.node} on {socket.gethostname()} {what} {address}{within}",
-        notes=[Note(str(error).splitlines()[0])],
+        notes=[Note(first_line(error))],
         fix="start node 0 too, and let every node reach that address",
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +22,17 @@ from paren.parallel.group import Groups
 from paren.parallel.heart import Heart
 from paren.parallel.store import Store
 from paren.parallel.tree import sum_as_tree
-from paren.runtime.array import AnyArray, fetch
+from paren.runtime.array import AnyArray, fetch, parts
 from paren.runtime.memory import Available
-from paren.text.errors import ParenError
+from paren.text.errors import InternalError, ParenError
 
 PAUSE = 0.05  # seconds between two looks at a key
 START, STATE, FACTS = "start", "state", "facts"  # keys of what rank 0 tells
 CHUNK = 1 << 20  # bytes of a state that are handed on, or looked at, at a time
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
 Numbers = npt.NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.uint64)
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 @dataclass
@@ -56,9 +59,9 @@ class Ranks:
 
     # Numbers --------------------------------------------------------------------------------------------------------
 
-    def gather(self, own: Numbers) -> npt.NDArray[np.float64]:
-        """float64[ranks n] of every rank's float64[n]."""
-        every = np.empty((self.count, own.size), np.float64)
+    def gather(self, own: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """[ranks n] of every rank's [n]."""
+        every = np.empty((self.count, own.size), own.dtype)
         self.groups.every.gather(own.view(np.uint8), every.reshape(-1).view(np.uint8))
         return every
 
@@ -89,10 +92,7 @@ class Ranks:
     # State ----------------------------------------------------------------------------------------------------------
 
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
-        digests = [digest_of(array) for array in slots.values()]
-        every = np.empty((self.count, len(digests)), np.uint64)
-        own = np.array(digests, np.uint64)
-        self.groups.every.gather(own.view(np.uint8), every.reshape(-1).view(np.uint8))
+        every = self.gather(np.array([digest_of(array) for array in slots.values()], np.uint64))
         for name, values in zip(slots, every.T, strict=True):
             others = [rank for rank, value in enumerate(values) if value != values[0]]
             if others:
@@ -105,7 +105,7 @@ class Ranks:
     def hand_on(self, slots: Mapping[str, AnyArray]) -> None:
         """Every rank gets rank 0's state."""
         for array in slots.values():
-            for part in _parts(array):
+            for part in parts(array, CHUNK):
                 host = np.empty(part.shape, part.dtype)
                 if self.leads:
                     fetch(part, host)
@@ -115,15 +115,18 @@ class Ranks:
 
     # Decisions ------------------------------------------------------------------------------------------------------
 
-    def tell(self, key: str, value: object) -> None:
-        """Lets every rank `hear` a value that JSON can hold."""
-        self.store.set(key, json.dumps(value))
+    def tell(self, key: str, values: Mapping[str, Json]) -> None:
+        """Lets every rank `hear` values."""
+        self.store.set(key, json.dumps(dict(values)))
 
-    def hear(self, key: str) -> object:
-        """The value that a rank tells, once it does."""
+    def hear(self, key: str) -> dict[str, Json]:
+        """The values that a rank tells, once it does."""
         while not self.store.check([key]):
             time.sleep(PAUSE)
-        return json.loads(self.store.get(key))
+        told = json.loads(self.store.get(key))
+        if not isinstance(told, dict):
+            raise InternalError("parallel", f"a rank told {told!r}")
+        return told
 
 
 def digest_of(array: AnyArray) -> int:
@@ -131,7 +134,7 @@ def digest_of(array: AnyArray) -> int:
     place, so that equal words at exchanged places differ too."""
     total, done = np.uint64(array.nbytes), 0
     with np.errstate(over="ignore"):
-        for part in _parts(array):
+        for part in parts(array, CHUNK):
             host = np.empty(part.shape, part.dtype)
             fetch(part, host)
             content = host.view(np.uint8)
@@ -141,11 +144,3 @@ def digest_of(array: AnyArray) -> int:
             total = total + (words * (places | np.uint64(1))).sum(dtype=np.uint64)
             done += words.size
     return int(total)
-
-
-def _parts(array: AnyArray) -> Iterator[AnyArray]:
-    """An array's elements in their order, in pieces of at most `CHUNK` bytes."""
-    flat = array.reshape((array.size,))
-    step = max(1, CHUNK // array.dtype.itemsize)
-    for begin in range(0, array.size, step):
-        yield flat[begin : begin + step]

@@ -6,6 +6,7 @@ of a `DeviceArray` waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
@@ -151,6 +152,14 @@ def on_host(array: AnyArray) -> Array:
     if isinstance(array, DeviceArray):
         raise InternalError("runtime", f"{array} is not in host memory")
     return array
+
+
+def parts(array: AnyArray, size: int) -> Iterator[AnyArray]:
+    """Views of consecutive elements of a C-contiguous array, at most `size` bytes each, and at least one element."""
+    flat = array.reshape((array.size,))
+    step = max(1, size // array.dtype.itemsize)
+    for begin in range(0, array.size, step):
+        yield flat[begin : begin + step]
 
 
 def fetch(array: AnyArray, target: Array) -> None:

@@ -79,17 +79,13 @@ class Follow:
         run, out = self.experiment.run, self.options.out
         total = total_steps(run, self.data.steps_per_epoch)
         told = self.ranks.hear(START)
-        if not isinstance(told, dict):
-            raise InternalError("parallel", f"the first rank told {told!r}")
         if told["ended"]:
-            return Outcome(NOTHING_TO_DO, 0, told["step"], out)
+            return self._nothing(told["step"])
         prepared = self.prepare(told)
         engine = prepared.make_engine()
         found = self.ranks.hear(STATE)
-        if not isinstance(found, dict):
-            raise InternalError("parallel", f"the first rank told {found!r}")
         if found["ended"]:
-            return Outcome(NOTHING_TO_DO, 0, found["step"], out)
+            return self._nothing(found["step"])
         state = LoopState.from_json(found)
         self.ranks.hand_on(engine.slots())
         nothing = _Nothing()
@@ -115,3 +111,9 @@ class Follow:
         finally:
             engine.close()
         return Outcome(ended, self.signals.exit_code if ended == AT_SIGNAL else 0, state.step, out)
+
+    def _nothing(self, step: Json) -> Outcome:
+        """The end of a run in which the first rank found nothing to do after so many steps."""
+        if not isinstance(step, int):
+            raise InternalError("parallel", f"the first rank is at step {step!r}")
+        return Outcome(NOTHING_TO_DO, 0, step, self.options.out)

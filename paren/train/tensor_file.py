@@ -26,7 +26,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from paren.ir.op import Array
-from paren.runtime.array import AnyArray, DeviceArray
+from paren.runtime.array import AnyArray, DeviceArray, parts
 from paren.text.errors import InternalError
 from paren.train.files import Files
 
@@ -94,7 +94,7 @@ def write_tensors(
         files.write(file, start)
         for name in names:
             thread = min(threads, key=lambda each: each.bytes)
-            for part in parts(name, arrays[name]):
+            for part in chunks(name, arrays[name]):
                 chunk = np.asarray(part)
                 if check is not None:
                     check(name, chunk)
@@ -150,7 +150,7 @@ def read_into(file: BinaryIO, array: AnyArray) -> str:
     """Fills a C-contiguous array from the file's position on; gives the SHA-256 of its bytes. Raises `MalformedFile` if
     the file ends."""
     digest = hashlib.sha256()
-    for part in parts("array", array):
+    for part in chunks("array", array):
         chunk = np.empty(part.shape, part.dtype) if isinstance(part, DeviceArray) else part
         data = _bytes(chunk)
         done = 0
@@ -165,14 +165,11 @@ def read_into(file: BinaryIO, array: AnyArray) -> str:
     return digest.hexdigest()
 
 
-def parts(name: str, array: AnyArray) -> Iterator[AnyArray]:
-    """Views of consecutive elements of an array, at most `CHUNK` bytes each."""
+def chunks(name: str, array: AnyArray) -> Iterator[AnyArray]:
+    """The parts of a slot's array, at most `CHUNK` bytes each."""
     if not isinstance(array, DeviceArray) and not array.flags.c_contiguous:
         raise InternalError("checkpoint", f"slot '{name}' is not contiguous")
-    flat = array.reshape(-1)
-    step = max(1, CHUNK // array.dtype.itemsize)
-    for start in range(0, flat.size, step):
-        yield flat[start : start + step]
+    return parts(array, CHUNK)
 
 
 class _Thread:

@@ -26,7 +26,7 @@ def exchange_vectors(rank: int, port: int, nodes: int, here: int, rounds: bool, 
     """The sums of some steps on one rank, and the bytes it sent between nodes."""
     store = open_store(Address("127.0.0.1", port), nodes * here, rank == 0, 60.0)
     groups = Groups(layout(nodes, here), rank, store, 60.0)
-    exchange = Exchange(groups.within, groups.between, rank % here, LENGTH, rounds)
+    exchange = Exchange(groups.within, groups.between, LENGTH, rounds)
     sums = []
     for step in range(steps):
         vector = given_vector(rank, step)
@@ -84,7 +84,7 @@ class Alone:
 
 
 def test_a_single_rank_moves_nothing() -> None:
-    exchange = Exchange(Alone(), Alone(), 0, LENGTH, True)
+    exchange = Exchange(Alone(), Alone(), LENGTH, True)
     vector = given_vector(0, 0)
     before = vector.copy()
     exchange.sum_vector(vector)
