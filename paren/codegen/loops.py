@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import prod
 
 from paren.codegen.positions import split_positions
+from paren.plan.index import interval
 from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
 
 MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
@@ -179,23 +180,14 @@ def _indices(kernel: Kernel) -> Iterator[Index]:
                 yield statement.index
 
 
-def bounds(index: Index, axes: tuple[int, ...]) -> tuple[int, int]:
-    """The least and the greatest value of the sum of an index (before the divisor)."""
-    low = high = index.constant
-    for axis, coefficient in index.terms:
-        reach = coefficient * (axes[axis] - 1)
-        low, high = low + min(reach, 0), high + max(reach, 0)
-    return low, high
-
-
 def may_miss(index: Index, size: int, axes: tuple[int, ...]) -> bool:
     """Whether a guarded index may lie outside its dimension or between multiples of its divisor."""
-    low, high = bounds(index, axes)
     if index.value is not None:
         return False
     if index.divisor != 1:
         return True
-    return low < 0 or high >= size
+    reach = interval(index, axes)
+    return reach.low < 0 or reach.high >= size
 
 
 def _simplify(kernel: Kernel) -> Kernel:
@@ -222,11 +214,12 @@ def _simplify(kernel: Kernel) -> Kernel:
             for axis, coefficient in index.terms:
                 terms[axis] = terms.get(axis, 0) + coefficient * step
         plain = Index(tuple(sorted((axis, step) for axis, step in terms.items() if step)))
-        low, high = bounds(plain, axes)
+        reach = interval(plain, axes)
         guarded = access.guarded and any(may_miss(index, size, axes) for index, _, size in special)
-        special.append((replace(plain, constant=-low), 1, high - low + 1))  # never negative, so never out of range
+        # Never negative, so never out of range.
+        special.append((replace(plain, constant=-reach.low), 1, reach.high - reach.low + 1))
         inner, steps, sizes = zip(*special, strict=True)
-        return Access(access.parameter, inner, steps, sizes, guarded, offset + low)
+        return Access(access.parameter, inner, steps, sizes, guarded, offset + reach.low)
 
     def statement_of(statement: Statement) -> Statement:
         if isinstance(statement, Load | Store | Accumulate):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from paren.ir.types import DType
-from paren.plan.kernel import Access, Accumulate, Index, Kernel, Load, Stage, Store
+from paren.plan.index import Interval, interval
+from paren.plan.kernel import Access, Accumulate, Kernel, Load, Stage, Store
 from paren.plan.plan import Launch, Matrix, Piece, Product
 from paren.plan.product import contiguous
 
@@ -161,9 +162,11 @@ def _own_row(kernel: Kernel, stage: Stage, access: Access, columns: int) -> bool
     for axis in range(kernel.rows):
         if kernel.axes[axis] > 1 and access.steps.get(axis, 0) != expected[axis] * columns:
             return False
+    sizes = [size if axis in stage.axes else 1 for axis, size in enumerate(kernel.axes)]  # in row 0
     low = high = access.offset
     for index, stride, size in zip(access.indices, access.strides, access.sizes, strict=True):
-        least, most = (0, size - 1) if index.value is not None else _reach(kernel, stage, index)
+        reach = Interval(0, size - 1) if index.value is not None else interval(index, sizes)
+        least, most = reach.low, reach.high
         if access.guarded:
             if (least < 0 or most >= size) and any(axis < kernel.rows for axis, _ in index.terms):
                 return False
@@ -171,12 +174,6 @@ def _own_row(kernel: Kernel, stage: Stage, access: Access, columns: int) -> bool
         ends = (least * stride, most * stride)
         low, high = low + min(ends), high + max(ends)
     return low >= 0 and high < columns
-
-
-def _reach(kernel: Kernel, stage: Stage, index: Index) -> tuple[int, int]:
-    """The least and the greatest value of an index in row 0 of a stage."""
-    ends = [coefficient * (kernel.axes[axis] - 1) for axis, coefficient in index.terms if axis in stage.axes]
-    return index.constant + sum(min(end, 0) for end in ends), index.constant + sum(max(end, 0) for end in ends)
 
 
 def row_form(kernel: Kernel, columns: int) -> Kernel | None:

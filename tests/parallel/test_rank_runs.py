@@ -120,7 +120,8 @@ def test_reproducible_runs_have_the_same_bits_on_one_two_and_four_ranks(file: Pa
     for process in started:
         code, said = finish(process)
         assert code == 0, said
-    assert parameters(one) == parameters(pair) == parameters(outs[0])
+    profiled = train(own, tmp_path / "profiled", "--profile", *settings)
+    assert parameters(one) == parameters(pair) == parameters(outs[0]) == parameters(profiled)
     for name, values in series(one).items():
         for other in (pair, outs[0]):
             np.testing.assert_array_equal(series(other)[name], values, err_msg=name)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import prod
 
 from paren.codegen.cuda.one_hot import choose_elements
-from paren.codegen.loops import accesses, bounds, choose_block, choose_lane, may_miss, merge_axes
+from paren.codegen.loops import accesses, choose_block, choose_lane, may_miss, merge_axes
+from paren.plan.index import interval
 from paren.plan.kernel import (
     Access,
     Accumulate,
@@ -293,5 +294,7 @@ def _index(kernel: Kernel) -> str:
 
 
 def _magnitude(index: Index, axes: tuple[int, ...]) -> int:
-    low, high = bounds(index, axes)
-    return max(abs(low), abs(high), abs(index.constant), *(abs(c) * axes[axis] for axis, c in index.terms), 1)
+    reach = interval(index, axes)
+    return max(
+        abs(reach.low), abs(reach.high), abs(index.constant), *(abs(c) * axes[axis] for axis, c in index.terms), 1
+    )
