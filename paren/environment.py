@@ -181,6 +181,11 @@ def wants_colour() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
+def forces_colour() -> bool:
+    """Whether `FORCE_COLOR` asks for colours where there is no terminal."""
+    return bool(os.environ.get("FORCE_COLOR"))
+
+
 def can_redraw() -> bool:
     """Whether `TERM` names a terminal that can write over a line."""
     return os.environ.get("TERM") not in ("dumb", "unknown")

@@ -6,15 +6,14 @@ import json
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
-from paren.environment import wants_colour
+from paren.environment import forces_colour, wants_colour
 from paren.text.errors import Note, ParenError, render
 from paren.text.source import Span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Text
 
 # Wider than any table: in a pipe nothing is cut off or wrapped.
 _PIPE_WIDTH = 1000
@@ -22,21 +21,12 @@ _PIPE_WIDTH = 1000
 
 def print_result(text: str) -> None:
     """Writes a result to stdout as it is."""
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    print_painted(text, {})
 
 
 def print_painted(text: str, styles: Mapping[str, str]) -> None:
     """Writes a result to stdout; on a terminal, what each pattern of `styles` matches is in its style."""
-    if not sys.stdout.isatty() or not wants_colour():
-        print_result(text)
-        return
-    from rich.console import Console  # see print_table
-    from rich.text import Text
-
-    painted = Text(text)
-    for pattern, style in styles.items():
-        painted.highlight_regex(pattern, style)
-    Console(highlight=False, soft_wrap=True).print(painted, end="")
+    _write(text if text.endswith("\n") else f"{text}\n", styles, sys.stdout, coloured=sys.stdout.isatty())
 
 
 def print_json(data: object) -> None:
@@ -70,15 +60,13 @@ def report_errors(error: ParenError, *, as_json: bool) -> None:
         for single in error.errors:
             print_result(json.dumps(describe_error(single), ensure_ascii=False))
         return
-    from rich.console import Console  # see print_table
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=_colours())
+    coloured = sys.stderr.isatty() or forces_colour()
     for number, single in enumerate(error.errors):
         if number:
-            console.print()
-        console.print(_paint(single))
+            say("")
+        _write(f"{render(single)}\n", _error_styles(single.code), sys.stderr, coloured=coloured)
     if len(error.errors) > 1:
-        console.print(f"\n{len(error.errors)} mistakes")
+        say(f"\n{len(error.errors)} mistakes")
 
 
 def describe_error(error: ParenError) -> dict[str, object]:
@@ -120,14 +108,29 @@ def _describe_place(span: Span | None) -> dict[str, object] | None:
     return {"path": span.source.name, "line": line, "column": column}
 
 
-def _paint(error: ParenError) -> Text:
-    """The rendered error with its parts in colour."""
-    from rich.text import Text  # see print_table
+def _error_styles(code: str) -> dict[str, str]:
+    """The parts of a rendered error that have a style."""
+    return {
+        rf"^.*?(?={code})": "bold",
+        rf"(?<!\w){code}:": "bold red",
+        r"(?m)^\s+\^+$": "red",
+        r"(?m)^  note:": "cyan",
+        r"(?m)^  fix:": "green",
+    }
 
-    text = Text(render(error))
-    text.highlight_regex(rf"^.*?(?={error.code})", "bold")
-    text.highlight_regex(rf"(?<!\w){error.code}:", "bold red")
-    text.highlight_regex(r"(?m)^\s+\^+$", "red")
-    text.highlight_regex(r"(?m)^  note:", "cyan")
-    text.highlight_regex(r"(?m)^  fix:", "green")
-    return text
+
+def _write(text: str, styles: Mapping[str, str], stream: TextIO, *, coloured: bool) -> None:
+    """Writes text as it is or, `coloured`, what each pattern of `styles` matches in its style.
+
+    Without colours nothing is loaded for it: an error may have to be told when there is no memory for anything.
+    """
+    if not styles or not coloured or not wants_colour():
+        stream.write(text)
+        return
+    from rich.console import Console  # see print_table
+    from rich.text import Text
+
+    painted = Text(text)
+    for pattern, style in styles.items():
+        painted.highlight_regex(pattern, style)
+    Console(file=stream, highlight=False, soft_wrap=True).print(painted, end="")
