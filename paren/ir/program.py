@@ -62,11 +62,12 @@ class DataForm:
     | `token-file` | path | `dtype` (a name such as "uint16"), `length`, `stride`, `validation` (path) | the same |
     | `arrays` | paths | `columns`: pairs (field, (column, ...)) for CSV and Parquet | declared |
     | `digits` | none | none | `image` float32[1 8 8], `label` int32[] |
-    | `python` | file, function | `keywords`: pairs (name, value) passed to the function | declared |
+    | `python` | file, function | `keywords`: pairs (name, value) passed to the function; `files`: paths | declared |
 
     `tokenizer` is `("bytes",)`, `("byte-pair", vocab)` or `("file", path)`. `boundary` is `("join",)` (documents follow
     each other), `("separate",)` (no window spans two documents) or `("token", text)` (that special token is put between
-    documents); absent means join. `stride` absent means `length`. Declared fields come from `:fields`.
+    documents); absent means join. `stride` absent means `length`. Declared fields come from `:fields`. The content of
+    `files` belongs to a python form's identity.
     """
 
     name: str
@@ -186,9 +187,11 @@ class Factor:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A `defproduct`, `defmetric` or `defplot`: a Python function of the trained model and of other products.
+    """A `defproduct`, `defmetric` or `defplot`: a Python function of the trained model, the data and other products.
 
-    `needs` names products, or `model`; `over` is None, "cohort" or "sweep".
+    `needs` names products, `model` or `data`; `over` is None, "cohort" or "sweep". `files`, as written, are files whose
+    content counts like that of the Python file. `cost` names a function of the file that foretells costs; `settings`
+    are those that the keywords are computed from.
     """
 
     kind: str  # "product", "metric" or "plot"
@@ -198,6 +201,19 @@ class Analysis:
     keywords: tuple[tuple[str, Value], ...]
     needs: tuple[str, ...]
     over: str | None
+    files: tuple[str, ...]
+    cost: str | None
+    settings: tuple[str, ...]
+    spans: Mapping[str, Span]  # of `file`, `function` and, where they are given, of `cost` and the keywords
+    span: Span
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most of a cost, by its name, that the analysis of one job may have."""
+
+    name: str
+    most: float
     span: Span
 
 
@@ -209,6 +225,7 @@ class Study:
     cohort: tuple[Factor, ...] = ()  # crossed, repeated in every configuration
     grid: tuple[Factor, ...] = ()  # crossed configurations
     analyses: tuple[Analysis, ...] = ()  # in an order in which needs come first
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,11 @@ KINDS: Mapping[str, _Kind] = {
     ),
     "digits": _Kind((), (), 0, 0, "(digits)"),
     "python": _Kind(
-        ("fields",), ("fields",), 2, 2, '(python "file.py" function :fields ((name float32 [4]) ...) :key value ...)'
+        ("fields", "files"),
+        ("fields",),
+        2,
+        2,
+        '(python "file.py" function :fields ((name float32 [4]) ...) :key value ...)',
     ),
 }
 
@@ -117,6 +121,8 @@ def parse_data(compiler: Compiler, form: List) -> DataForm | None:
         with session.collect():
             stored["columns"] = _columns(options, fields or ())
     if name == "python":
+        if "files" in options:
+            stored["files"] = options.paths("files")
         keywords: list[Plain] = []
         for key in options.keywords:
             if key not in (*known.options, *_COMMON):

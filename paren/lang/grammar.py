@@ -12,7 +12,7 @@ from paren.lang.core import Compiler
 from paren.lang.session import Session
 from paren.lang.value import POISON, Value, kind
 from paren.text.errors import Note, ParenError, did_you_mean
-from paren.text.forms import Form, Keyword, List, Symbol
+from paren.text.forms import Form, Keyword, List, String, Symbol
 from paren.text.source import Span
 
 MACHINE_KEYS = frozenset(
@@ -97,6 +97,19 @@ class Options:
         if value is not POISON:
             self.session.record(self.wrong(key, "a string", value))
         return ""
+
+    def paths(self, key: str) -> tuple[str, ...]:
+        """The paths of `("a.csv" "b.csv")`, or of a list."""
+        if key not in self:
+            return ()
+        form = self.form(key)
+        written = isinstance(form, List) and form.bracket == "(" and form.items and isinstance(form.items[0], String)
+        value = tuple(map(self.evaluate, form.items)) if written and isinstance(form, List) else self.value(key)
+        if isinstance(value, tuple) and all(isinstance(item, str) and item for item in value):
+            return tuple(str(item) for item in value)
+        if value is not POISON and not (isinstance(value, tuple) and POISON in value):
+            self.session.record(self.wrong(key, 'a list of paths such as ("a.csv")', value))
+        return ()
 
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
         """One of some words, as a symbol or as a string (so that a def may hold it)."""

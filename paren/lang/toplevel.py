@@ -24,12 +24,13 @@ FORMS = {
     "defsweep": "(defsweep (setting value ...) ...)",
     "defcohort": "(defcohort (setting value ...) ...)",
     "defgrid": "(defgrid (setting value ...) ...)",
+    "deflimits": "(deflimits (cost number) ...)",
     "defproduct": '(defproduct name (python "file.py" function) :needs (name ...))',
     "defmetric": '(defmetric name (python "file.py" function) :needs (name ...))',
     "defplot": '(defplot name (python "file.py" function) :needs (name ...))',
 }
 _NAMED = ("defvariant", "defdata", "defmodel", "defdiagnostic", "defproduct", "defmetric", "defplot")
-_SINGLE = ("defrun", "defsweep", "defcohort", "defgrid")
+_SINGLE = ("defrun", "defsweep", "defcohort", "defgrid", "deflimits")
 
 
 @dataclass(eq=False)

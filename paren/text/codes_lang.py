@@ -395,19 +395,21 @@ register(
 register(
     "E-STUDY-001",
     "a setting that varies twice",
-    "A setting stands in two of defsweep, defcohort and defgrid, or twice in one.",
+    "A setting stands in two of defsweep, defcohort and defgrid, or twice in one; or a cost stands twice in deflimits.",
     "Keep one of them.",
 )
 register(
     "E-STUDY-002",
     "a name that cannot be used",
-    "Products, metrics and plots are folders: their names are unique, of letters, digits, - and _, and not `model`.",
+    "Products, metrics and plots are folders: their names are unique, of letters, digits, - and _. Products are also "
+    "parameters of Python functions, where a hyphen is an underscore. `model`, `data`, `seed`, `rng`, `settings`, "
+    "`writer` and `jobs` have meanings of their own.",
     "Choose another name.",
 )
 register(
     "E-STUDY-003",
     "a need that does not exist",
-    "`:needs` lists products of the file, or `model`.",
+    "`:needs` lists products of the file, `model` or `data`.",
     "Name a defproduct of the file.",
 )
 register(
@@ -415,4 +417,11 @@ register(
     "needs in a circle",
     "Two products need each other.",
     "Break the circle.",
+)
+register(
+    "E-STUDY-005",
+    "a keyword that paren gives itself",
+    "A Python function of an analysis gets what it needs, and `rng`, `settings`, `writer` and `jobs`, from paren; or "
+    "two keywords differ only in hyphens and underscores.",
+    "Give the keyword, and the parameter of the function, another name.",
 )

@@ -281,15 +281,34 @@ def test_analyses_come_in_the_order_of_their_needs() -> None:
         "(linear x 1)",
         before="""
         (defplot picture (python "f.py" draw) :needs (inference) :over cohort)
-        (defproduct inference (python "f.py" infer :cases (* 2 8)) :needs (model data))
-        (defproduct data (python "f.py" observe))
+        (defproduct inference (python "f.py" infer :cases (* 2 8)) :needs (model seen data) :cost cost-of-inference)
+        (defproduct seen (python "f.py" observe :files ("a.csv" "b/c.csv") :seed 3))
         """,
     )
     found = made.study.analyses
-    assert [analysis.name for analysis in found] == ["data", "inference", "picture"]
+    assert [analysis.name for analysis in found] == ["seen", "inference", "picture"]
+    assert (found[0].files, found[0].keywords, found[0].cost) == (("a.csv", "b/c.csv"), (("seed", 3),), None)
     assert isinstance(found[1], Analysis)
-    assert (found[1].kind, found[1].keywords, found[1].needs) == ("product", (("cases", 16),), ("model", "data"))
+    assert (found[1].kind, found[1].keywords) == ("product", (("cases", 16),))
+    assert (found[1].needs, found[1].cost) == (("model", "seen", "data"), "cost-of-inference")
     assert found[2].over == "cohort"
+
+
+def test_an_analysis_knows_the_settings_behind_its_keywords() -> None:
+    """Also those that reach it through functions and computed definitions."""
+    made = program(
+        "(x float32 [4])",
+        "(linear x 1)",
+        before="""
+        (def cases 16) (def unused 3) (def side 8) (def width [4 5]) (def area (* side side))
+        (def (doubled number) (* 2 number (length width)))
+        (defproduct seen (python "f.py" observe :points (doubled area) :cases cases))
+        (deflimits (evaluations (* 1000 cases)) (bytes 2e9))
+        """,
+    )
+    (seen,) = made.study.analyses
+    assert (seen.keywords, seen.settings) == ((("points", 256), ("cases", 16)), ("cases", "side", "width"))
+    assert [(limit.name, limit.most) for limit in made.study.limits] == [("evaluations", 16000.0), ("bytes", 2e9)]
 
 
 RUN = """
