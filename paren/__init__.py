@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paren.api import Experiment, Run, load, restore, sample
-    from paren.restored import RestoredModel
+    from paren.api import Experiment, load
+    from paren.restored import RestoredModel, restore, sample
+    from paren.run import Run
     from paren.text.errors import ParenError
 
 __all__ = ["Experiment", "ParenError", "RestoredModel", "Run", "load", "restore", "sample"]
@@ -18,10 +19,10 @@ _PLACES = {
     "Experiment": "paren.api",
     "ParenError": "paren.text.errors",
     "RestoredModel": "paren.restored",
-    "Run": "paren.api",
+    "Run": "paren.run",
     "load": "paren.api",
-    "restore": "paren.api",
-    "sample": "paren.api",
+    "restore": "paren.restored",
+    "sample": "paren.restored",
 }
 
 

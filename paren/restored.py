@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from paren.data.tokenizer import Tokenizer, load_tokenizer
+from paren.environment import read_environment
 from paren.ir.op import Array
 from paren.ir.program import Model, Program, Value
 from paren.lang.elaborate import elaborate_kept
@@ -23,7 +24,7 @@ from paren.pipeline import Planning, plan_graph
 from paren.plan.traits import traits_of
 from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, allocate_array, input_types
-from paren.runtime.device import Device
+from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
 from paren.text.errors import ParenError
@@ -220,6 +221,28 @@ def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Pa
         placed[slot.name] = allocate_array(device, slot.type.dtype.numpy, slot.type.shape)
         placed[slot.name][...] = values[slot.name]
     return RestoredModel(out, program, weights.step, device, placed)
+
+
+def restore(
+    out: str | Path, device: str = "cpu", *, best: bool = False, checkpoints: str | Path | None = None
+) -> RestoredModel:
+    """The trained model of a run, from its newest checkpoint or, with `best`, its best evaluation. All hashes are
+    verified."""
+    opened = open_device(device, None, read_environment().cache / "kernels")
+    return read_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
+
+
+def sample(
+    out: str | Path,
+    prompt: str = "",
+    length: int = 200,
+    temperature: float = 1.0,
+    seed: int = 0,
+    checkpoints: str | Path | None = None,
+) -> Iterator[str]:
+    """Text from the language model of a run, piece by piece; `checkpoints` says where its checkpoints are, if not in
+    its folder."""
+    return sample_text(restore(out, checkpoints=checkpoints), prompt, length, temperature, seed)
 
 
 def sample_text(model: RestoredModel, prompt: str, length: int, temperature: float, seed: int) -> Iterator[str]:

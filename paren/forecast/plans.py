@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from paren.collection import uncollected
 from paren.ir.graph import Graph
 from paren.ir.program import Program, Slot
 from paren.ir.types import DType
@@ -141,6 +142,7 @@ def run_graphs(program: Program, traits: Traits = CPU) -> dict[str, RunGraph]:
     return graphs | {diagnosis_name(name): graph for name, graph in diagnoses.items()}
 
 
+@uncollected()
 def make_plans(program: Program, planning: Planning = PLAIN) -> Plans:
     """Plans everything; needs no device. The budget of `planning` holds for each graph's arena."""
     graphs = run_graphs(program, planning.traits)

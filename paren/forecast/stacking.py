@@ -13,6 +13,7 @@ from paren.forecast.memory import MemoryPlan, memory_of
 from paren.forecast.plans import Plans, make_plans, shrink_plans
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_again
+from paren.pipeline import PLAIN, Planning
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
 from paren.text.errors import ParenError
@@ -41,6 +42,15 @@ class Candidate:
     def stacking(self) -> int:
         """Microbatches in a call."""
         return self.program.stacking
+
+
+def first_candidate(
+    program: Program, planning: Planning, limit: int, plans: Callable[[], Plans] | None = None
+) -> Candidate:
+    """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes. `plans`
+    has those of an ordinary planning."""
+    made = plans() if plans is not None and planning == PLAIN else make_plans(program, planning)
+    return shrink(Candidate(program, made, memory_of(program, made)), limit)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import paren.ir.ops
 import paren.lang.special  # noqa: F401  (both fill tables)
+from paren.collection import uncollected
 from paren.ir.graph import Graph
 from paren.ir.program import DataForm, Diagnostic, Program, Value
 from paren.lang.core import Compiler
@@ -27,6 +28,7 @@ from paren.text.forms import List
 from paren.text.source import Source, Span
 
 
+@uncollected()
 def elaborate(
     path: str | Path,
     *,

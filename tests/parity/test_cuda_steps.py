@@ -11,7 +11,7 @@ from compiled_training import EXAMPLES, Trainer, assert_gradients_agree, example
 from emulated_card import emulated_device
 
 import paren
-from paren import api
+from paren import run
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 
@@ -64,8 +64,8 @@ def test_steps_agree_with_the_cpu(name: str, more: tuple[str, ...], tolerance: f
 def test_a_run_agrees_with_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many steps in one call, evaluations and checkpoints, from which the run goes on."""
     device, card = emulated_device()
-    real = api.open_device
-    monkeypatch.setattr(api, "open_device", lambda name, *given: device if name == "cuda" else real(name, *given))
+    real = run.open_device
+    monkeypatch.setattr(run, "open_device", lambda name, *given: device if name == "cuda" else real(name, *given))
     loaded = paren.load(EXAMPLES / "regression.paren", variant="smoke")
     records = {}
     for name in ("cuda", "cpu"):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import paren
-from paren.api import Run
 from paren.engine import CompiledEngine
+from paren.run import Run
 from paren.text.errors import ParenError
 from paren.train import chunk
 from paren.train.metrics import without_measured

@@ -10,7 +10,9 @@ import safetensors.numpy
 from compiled_training import Arrays, Trainer, program
 
 from paren import api
+from paren.run import open_program_data
 from paren.train.experiment import SplitData
+from paren.train.progress import Silent
 from paren.train.read_run import read_metrics
 
 TEXT = """
@@ -161,7 +163,7 @@ def test_training_from_existing_weights(tmp_path: Path) -> None:
 
     made = trainer()
     made.set(weights)
-    data = experiment._open_data(None, api.Silent())
+    data = open_program_data(experiment.program, None, Silent())
     from_start = []
     with SplitData(experiment.program.run, 8, 8, data.splits["train"], None).batches(0, 6) as loader:
         for position in range(6):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paren
-from paren.api import Experiment, Run
+from paren.api import Experiment
+from paren.run import Run
 from paren.train.manifest import Manifest
 from paren.train.metrics import without_measured
 from paren.train.status import Status, read_status

@@ -11,7 +11,8 @@ from defined_kernels import defined_device
 from resume_runs import metric_lines, newest, write_program
 
 import paren
-from paren import api
+from paren import restored as restoring
+from paren import run
 from paren.engine import CompiledEngine
 from paren.text.errors import ParenError
 from paren.train import chunk
@@ -32,7 +33,8 @@ def test_a_run_on_a_card(name: str, stacking: int, tmp_path: Path, monkeypatch: 
     made.clear()
     device, card = defined_device()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "open_device", lambda *_: device)
+        patch.setattr(run, "open_device", lambda *_: device)
+        patch.setattr(restoring, "open_device", lambda *_: device)
         experiment.run(tmp_path / "card", device="cuda", stacking=stacking, steps=3)
         experiment.run(tmp_path / "card", device="cuda", stacking=stacking, steps=8, resume="latest")
         on_card = paren.restore(tmp_path / "card", "cuda")

@@ -11,13 +11,14 @@ from resume_runs import GPT, MLP, POINTS, write_program
 
 import paren
 from paren.data.open import open_data
+from paren.run import run_digest
 
 
 def digest(file: Path) -> str:
     experiment = paren.load(file)
     form, run = experiment.program.data, experiment.program.run
     cache = Path(os.environ["PAREN_CACHE"]) / "data"
-    return experiment.digest(open_data(form, root=file.parent, cache=cache, seed=run.seed))
+    return run_digest(experiment.program, open_data(form, root=file.parent, cache=cache, seed=run.seed))
 
 
 def changed(text: str, old: str, new: str) -> str:

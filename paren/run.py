@@ -1,0 +1,283 @@
+"""A program is trained: in this process, as one of several ranks, or by ranks that this process starts."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from paren.data.checks import check_data
+from paren.data.dataset import Dataset
+from paren.data.loader import WHOLE
+from paren.data.open import open_data
+from paren.environment import inherited_variables, read_environment
+from paren.forecast.fit import refuse_if_too_large
+from paren.forecast.plans import Plans, lay_out
+from paren.forecast.stacking import first_candidate
+from paren.inspect.profiling import Profiling
+from paren.ir.identity import program_identity
+from paren.ir.op import Array
+from paren.ir.program import Program
+from paren.lang.elaborate import elaborate_again
+from paren.parallel.join import Combination, compare_facts, joined
+from paren.parallel.launch import launch
+from paren.parallel.ranks import Ranks
+from paren.parallel.topology import Topology, find_topology, split_evenly
+from paren.parallel.tree import leaves_of
+from paren.parallel.visible import ordinal_of, visible_devices
+from paren.pipeline import Planning
+from paren.plan.traits import traits_of
+from paren.prepare import Preparation
+from paren.restored import RestoredModel, restore
+from paren.runtime.device import Device, open_device
+from paren.runtime.memory import usable_memory
+from paren.runtime.threads import default_threads
+from paren.text.errors import ParenError
+from paren.train import experiment as training
+from paren.train.experiment import RunOptions
+from paren.train.follow import Follow
+from paren.train.loop import AT_SIGNAL, AT_STEPS, COMPLETE
+from paren.train.progress import ProgressView, Silent
+from paren.train.read_run import read_metrics
+from paren.train.run import Outcome, Start
+from paren.train.signals import StopSignals
+from paren.train.state import Json
+from paren.train.status import read_status
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended. `ended`: complete, steps, signal or done; `step`: steps done in total."""
+
+    out: Path
+    ended: str
+    exit_code: int
+    step: int
+
+    def metrics(self) -> dict[str, Array]:
+        """The run's metrics as columns, NaN where a line has none."""
+        return dict(read_metrics(self.out))
+
+    def restore(self, device: str = "cpu", *, best: bool = False) -> RestoredModel:
+        """The trained model."""
+        return restore(self.out, device, best=best)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run computes; none of it belongs to the experiment."""
+
+    device: str
+    threads: int | None = None
+    profile: bool = False
+    stacking: int | None = None
+    patterns: bool = True
+    tf32: bool = False
+    data_root: str | Path | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What has to be equal on all ranks, by the words of a message."""
+        return {
+            "--stacking": str(self.stacking),
+            "--patterns": "on" if self.patterns else "off",
+            "--tf32": str(self.tf32),
+            "the device": self.device.partition(":")[0],
+        }
+
+    @property
+    def arguments(self) -> list[str]:
+        """As options of the command line."""
+        given = ["--device", self.device, "--patterns", "on" if self.patterns else "off"]
+        for option, value in (("--threads", self.threads), ("--stacking", self.stacking)):
+            given += [option, str(value)] if value is not None else []
+        given += ["--data-root", str(self.data_root)] if self.data_root is not None else []
+        flags = (("--profile", self.profile), ("--tf32", self.tf32))
+        return given + [option for option, chosen in flags if chosen]
+
+
+def run_program(
+    program: Program,
+    overrides: Sequence[str],
+    options: RunOptions,
+    how: How,
+    view: ProgressView,
+    plans: Callable[[], Plans] | None = None,
+) -> Run:
+    """Trains a program on the ranks that the environment asks for. `overrides` are the `--set` texts that it was
+    evaluated with, `plans` makes its ordinary plans, or has them. Raises `ParenError` for
+    whatever stops it."""
+    variables = read_environment().ranks
+    with StopSignals() as signals:
+        try:
+            topology = find_topology(variables, visible_devices(how.device), ordinal_of(how.device))
+            if topology.starts_ranks:
+                _shared(program, topology.ranks)  # what cannot be shared out is refused before any rank starts
+                _refuse_rounding(program, variables)
+                command = _command(program, overrides, options, how)
+                code = launch(topology, command, inherited_variables(), lambda: signals.received)
+                return _ended(options.out, code)
+            if topology.member is None:
+                outcome = train_program(program, options, how, view, signals, topology, None, plans)
+            else:
+                with joined(topology, topology.member) as ranks:
+                    outcome = train_program(program, options, how, view, signals, topology, ranks)
+        finally:
+            view.end()
+    return Run(outcome.out, outcome.ended, outcome.exit_code, outcome.step)
+
+
+def train_program(
+    program: Program,
+    options: RunOptions,
+    how: How,
+    view: ProgressView,
+    signals: StopSignals,
+    topology: Topology,
+    ranks: Ranks | None,
+    plans: Callable[[], Plans] | None = None,
+) -> Outcome:
+    """Trains in this process, alone or as one of several ranks. `plans` as for `run_program`, used alone only."""
+    environment = read_environment()
+    leads = ranks is None or ranks.leads
+    view = view if leads else Silent()
+    profiling = Profiling() if how.profile and leads else None
+    here = len(topology.devices)
+    threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
+    opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
+    if opened.reason:
+        view.notice(f"device {opened.name}: {opened.reason}")
+    shared = _shared(program, topology.ranks)
+    for note in (*shared.notes, *opened.notes):
+        view.notice(note)
+    free = usable_memory(opened.available(), environment.memory)
+    if ranks is not None:
+        free = ranks.least(free, 1 if opened.own_memory else here)
+    planning = Planning(how.patterns, traits=traits_of(opened.name))
+    first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
+    refuse_if_too_large(first, free)
+    data = open_program_data(program, how.data_root, view)
+    digest = run_digest(program, data)
+    combine = None
+    if ranks is not None:
+        facts = {"the experiment": digest, **how.facts, **options.facts, **options.versions}
+        compare_facts(ranks, facts, here)
+        tree = shared.run.reproducible_over is not None
+        combine = Combination.of(ranks, topology, lay_out(shared).trained, tree)
+    preparation = Preparation(
+        first,
+        data,
+        opened,
+        environment.cache,
+        free.bytes if ranks is not None else environment.memory,
+        how.stacking,
+        _identity(opened, how.patterns, topology),
+        options.versions,
+        options.out,
+        view,
+        profiling,
+        combine,
+        ranks.share if ranks is not None else WHOLE,
+    )
+    experiment = training.Experiment.of(program, digest)
+    splits = preparation.splits(first)
+    if ranks is not None and not leads:
+        return Follow(experiment, options, splits, preparation, ranks, signals).run()
+    profiled = profiling.profile if profiling is not None else None
+    start = Start(experiment, options, splits, preparation, view, signals, profile=profiled, ranks=ranks)
+    try:
+        return start.run()
+    finally:
+        for line in profiling.finish(options.out) if profiling is not None else ():
+            view.notice(line)
+
+
+def open_program_data(program: Program, data_root: str | Path | None, view: ProgressView) -> Dataset:
+    """The data of a program, checked. Relative paths start from `data_root`, PAREN_DATA or the file's folder."""
+    environment = read_environment()
+    root = data_root or environment.data or Path(program.path).parent
+    cache = environment.cache / "data"
+    form, run = program.data, program.run
+    data = open_data(form, root=Path(root), cache=cache, seed=run.seed, announce=view.notice)
+    for note in data.notes:
+        view.notice(note)
+    check_data(data, program.bounds, run, cache=cache)
+    return data
+
+
+def run_digest(program: Program, data: Dataset) -> str:
+    """What identifies a run: its program and its data, in hexadecimal."""
+    return hashlib.sha256(f"{program_identity(program)} {data.identity}".encode()).hexdigest()
+
+
+def default_out(program: Program) -> Path:
+    """`outputs/<file stem>[-<variant>]`."""
+    variant = f"-{program.variant}" if program.variant else ""
+    return Path("outputs") / f"{Path(program.path).stem}{variant}"
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what computes, by name."""
+    packages = ("paren", "torch", "numpy", "llvmlite")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}
+
+
+def _command(program: Program, overrides: Sequence[str], options: RunOptions, how: How) -> list[str]:
+    """The command line of a rank that trains a program."""
+    command = [sys.executable, "-m", "paren", "run", program.path]
+    if program.variant is not None:
+        command += ["--variant", program.variant]
+    for override in overrides:
+        command += ["--set", override]
+    return command + options.arguments + how.arguments
+
+
+def _shared(program: Program, ranks: int) -> Program:
+    """The program for so many ranks: where the file gives no number of microbatches, one for each of them."""
+    if ranks == 1:
+        return program
+    if "microbatches" not in program.run.spans:
+        program = elaborate_again(program, microbatches=ranks)
+    split_evenly(program.run.microbatches, ranks)
+    if program.run.reproducible_over is not None:
+        leaves_of(program.run.reproducible_over, ranks)
+    return replace(program, ranks=ranks)
+
+
+def _refuse_rounding(program: Program, variables: Mapping[str, str]) -> None:
+    """E-DP-005 for gradients that are to be rounded between nodes and to be the same over numbers of ranks."""
+    if program.run.reproducible_over is not None and variables.get("PAREN_NODE_GRADIENTS", "").strip() == "bf16":
+        raise ParenError(
+            "E-DP-005",
+            "PAREN_NODE_GRADIENTS is `bf16`, and :reproducible-over needs exact sums",
+            program.run.spans.get("reproducible-over"),
+            fix="set it to f32, or leave it out",
+        )
+
+
+def _own_device(name: str, topology: Topology) -> str:
+    """The name of this rank's device."""
+    if not name.startswith("cuda") or topology.member is None:
+        return name
+    return f"cuda:{topology.devices[topology.member.local_rank]}"
+
+
+def _ended(out: Path, code: int) -> Run:
+    """What the ranks of a run left behind."""
+    found = read_status(out)
+    ended = AT_SIGNAL if code else COMPLETE if found is not None and found.state == COMPLETE else AT_STEPS
+    return Run(out, ended, code, found.step if found is not None else 0)
+
+
+def _identity(device: Device, patterns: bool, topology: Topology) -> dict[str, Json]:
+    """What decides about bits besides the experiment: device, its target, patterns, ranks."""
+    identity: dict[str, Json] = {"device": device.name, "ranks": topology.ranks}
+    if topology.nodes > 1:
+        identity |= {"nodes": topology.nodes, "gradients between nodes": topology.exchange}
+    if device.target:
+        identity["target"] = device.target
+    return identity if patterns else identity | {"patterns": "off"}
