@@ -34,6 +34,7 @@ AREAS = {
     "E-OPT": "Optimizers",
     "E-DEFRUN": "The form defrun",
     "E-STUDY": "Studies",
+    "E-STORE": "Artifacts",
     "E-SET": "Settings",
     "E-DATA": "Data",
     "E-MEM": "Memory",

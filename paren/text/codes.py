@@ -5,7 +5,16 @@ The entries stand in one file for each area, `codes_*.py`; importing this module
 
 from __future__ import annotations
 
-from paren.text import codes_api, codes_data, codes_lang, codes_machine, codes_parallel, codes_text, codes_train
+from paren.text import (
+    codes_api,
+    codes_data,
+    codes_lang,
+    codes_machine,
+    codes_parallel,
+    codes_store,
+    codes_text,
+    codes_train,
+)
 from paren.text.code_registry import CODES, Code
 
 __all__ = [
@@ -16,6 +25,7 @@ __all__ = [
     "codes_lang",
     "codes_machine",
     "codes_parallel",
+    "codes_store",
     "codes_text",
     "codes_train",
 ]

@@ -20,6 +20,13 @@ class Files:
     def write(self, file: BinaryIO, data: Bytes) -> None:
         file.write(data)
 
+    def reserve(self, file: BinaryIO, size: int) -> None:
+        """Makes a file `size` bytes long, of zeros, and sees that the disk has room for them."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+
     def sync(self, file: BinaryIO) -> None:
         """Returns when the content is on the disk."""
         file.flush()

@@ -1,0 +1,324 @@
+"""Claims: who works on a job or builds an artifact, so that nobody else does.
+
+On one host an operating-system lock decides, which the system frees when its process dies. Across hosts a lease does:
+a file beside it, which its holder touches every few seconds, and which counts for nothing once it was not touched for
+a minute. Times are those that the file system gives, so the clocks of hosts do not matter.
+
+    locks/ID.HOST    locked by the process on that host that holds or asks for the claim
+    locks/ID.lease   who holds it among the hosts, as JSON
+
+Both vanish when a claim ends. What a killed holder leaves is taken over by the next who asks, or deleted by `sweep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from paren.text.errors import ParenError
+from paren.train.files import json_bytes
+from paren.train.status import now
+
+FOLDER = "locks"
+LEASE = 60.0  # seconds without a sign after which the holder on another host counts as dead
+INTERVAL = 5.0  # seconds between two signs
+_TRIES, _PAUSE = 50, 0.002  # how often, and after how many seconds, a lock that nobody holds by name is asked for again
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a claim. `machine` tells hosts of one name apart, and a host before and after it was started anew."""
+
+    claim: str
+    host: str
+    machine: str
+    pid: int
+    started: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.started}"
+
+
+class Claim:
+    """A claim that this process holds until `release`, the end of its `with` block, or its own end."""
+
+    def __init__(self, root: Path, holder: Holder, descriptor: int) -> None:
+        self.holder = holder
+        self._places = _places(root, holder.claim, holder.machine)
+        self._descriptor: int | None = descriptor
+        self._over = threading.Event()
+        self._lost = False
+        self._thread = threading.Thread(target=self._beat, name="paren-claim", daemon=True)
+        self._thread.start()
+        _held.add(self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether another host took it over, because no sign of this process was seen for `LEASE` seconds."""
+        return self._lost
+
+    def release(self) -> None:
+        """Ends the claim; a second time does nothing."""
+        if self._descriptor is None:
+            return
+        self._over.set()
+        self._thread.join()
+        lock, lease = self._places
+        if _read(lease) == self.holder:
+            lease.unlink(missing_ok=True)
+        _free(lock, self._descriptor)
+        self._descriptor = None
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _beat(self) -> None:
+        lease = self._places[1]
+        while not self._over.wait(INTERVAL):
+            with contextlib.suppress(OSError):  # a sign that could not be given is given with the next one
+                if _read(lease) == self.holder:
+                    os.utime(lease)
+                elif not _take(lease, self.holder):
+                    self._lost = True
+                    return
+
+    def forget(self) -> None:
+        """Closes the lock in a forked child, which would otherwise hold it on after this process' death."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+# The claims of this process: a fork is told to no other place than one that was set at import.
+_held: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for each in list(_held):
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def claim(root: Path, name: str, host: str | None = None) -> Claim | None:
+    """The claim of a name (a job's folder, an artifact) below an output root; None while another holds it, in this
+    process or elsewhere. `host` stands for this host's name. Raises E-STORE-003 if the folder cannot be written."""
+    host = host or socket.gethostname()
+    holder = Holder(name, host, _machine(host), os.getpid(), now(), secrets.token_hex(8))
+    lock, lease = _places(root, name, holder.machine)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock_unless_held(lock, lease)
+        if descriptor is None:
+            return None
+        try:
+            taken = _take(lease, holder)
+        except BaseException:
+            _free(lock, descriptor)
+            raise
+    except OSError as error:
+        raise not_writable(lock.parent, error) from error
+    if not taken:
+        _free(lock, descriptor)
+        return None
+    return Claim(root, holder, descriptor)
+
+
+@contextlib.contextmanager
+def waiting_for(root: Path, name: str, pause: float = 0.02) -> Iterator[Claim]:
+    """The claim of a name for the length of a block, once whoever holds it is done or dead."""
+    while (held := claim(root, name)) is None:
+        time.sleep(pause)
+        pause = min(0.5, pause * 1.5)
+    with held:
+        yield held
+
+
+def holders(root: Path, host: str | None = None) -> list[Holder]:
+    """Whoever holds a claim now, as far as it can be seen from this host, in the order of the claims' names."""
+    machine = _machine(host or socket.gethostname())
+    found = []
+    for lease in (root / FOLDER).glob("*.lease"):
+        holder = _read(lease)
+        if holder is not None and _lives(lease, holder, machine):
+            found.append(holder)
+    return sorted(found, key=lambda holder: holder.claim)
+
+
+def sweep(root: Path, host: str | None = None) -> None:
+    """Deletes what dead holders left: those of this host, and those of others whose lease ran out."""
+    folder, machine = root / FOLDER, _machine(host or socket.gethostname())
+    starts = {path.name.removeprefix(".").rpartition(".")[0] for path in folder.glob("*")}
+    for start in sorted(starts):
+        lock, lease = folder / f"{start}.{machine}", folder / f"{start}.lease"
+        descriptor = _lock(lock)
+        if descriptor is None:
+            continue
+        probe = folder / f".{start}.{machine}-probe"
+        probe.touch()
+        found = _read(lease)
+        if lease.exists() and not (found is not None and found.machine != machine and _is_fresh(lease, probe)):
+            _remove(lease, found, probe)
+        for left in folder.glob(f".{glob.escape(start)}.{machine}-*"):
+            left.unlink()
+        _free(lock, descriptor)
+
+
+def not_writable(path: Path, error: OSError) -> ParenError:
+    """E-STORE-003, with the system's reason."""
+    reason = (error.strerror or str(error)).lower()
+    return ParenError(
+        "E-STORE-003",
+        f"{path} cannot be written ({reason})",
+        fix="make room or make the folder writable, then start again: what is finished is kept",
+    )
+
+
+def _places(root: Path, name: str, machine: str) -> tuple[Path, Path]:
+    """The lock of a host and the lease; their names begin alike for every host."""
+    words = re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:80].strip(".")
+    start = f"{words}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
+    return root / FOLDER / f"{start}.{machine}", root / FOLDER / f"{start}.lease"
+
+
+def _machine(host: str) -> str:
+    """A word for a running system: two of one name must not take each other's locks for their own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = str(uuid.getnode())
+    return hashlib.sha256(f"{host} {boot}".encode()).hexdigest()[:12]
+
+
+def _lock(path: Path) -> int | None:
+    """Locks a file, made if need be; None if another has it. A file that was deleted by its holder between opening and
+    locking protects nothing, so the name must still mean the file that was locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock_unless_held(lock: Path, lease: Path) -> int | None:
+    """Locks a file, or returns None if a live process has it. Without a lease of one, whoever has the lock is about to
+    take the claim or to let go of it, or only looks."""
+    for _ in range(_TRIES):
+        descriptor = _lock(lock)
+        if descriptor is not None:
+            return descriptor
+        found = _read(lease)
+        if found is not None and _runs(found.pid):
+            return None
+        time.sleep(_PAUSE)
+    return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _free(path: Path, descriptor: int) -> None:
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _take(lease: Path, holder: Holder) -> bool:
+    """Puts the holder's lease in place unless a live one stands there. The caller has the lock of its host."""
+    written = lease.with_name(f".{lease.stem}.{holder.machine}-{holder.token}")
+    written.write_bytes(json_bytes(asdict(holder)))
+    try:
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.link(written, lease)
+                return True
+            found = _read(lease)
+            if found is not None and found.machine != holder.machine and _is_fresh(lease, written):
+                return False
+            _remove(lease, found, written)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _remove(lease: Path, found: Holder | None, written: Path) -> None:
+    """Takes a dead lease away. Two hosts may do so at once: the second would take the first one's new lease, so it
+    looks at what it took and puts that back."""
+    taken = written.with_name(f"{written.name}-old")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(lease, taken)
+        if _read(taken) != found:
+            with contextlib.suppress(FileExistsError):
+                os.link(taken, lease)
+        taken.unlink()
+
+
+def _is_fresh(lease: Path, written: Path) -> bool:
+    """Whether the lease was touched within `LEASE` seconds before `written` is, by the clock of the file system."""
+    try:
+        os.utime(written)
+        return os.stat(written).st_mtime - os.stat(lease).st_mtime < LEASE
+    except FileNotFoundError:
+        return False
+
+
+def _lives(lease: Path, holder: Holder, machine: str) -> bool:
+    if holder.machine == machine:
+        lock = lease.with_suffix(f".{machine}")
+        try:
+            descriptor = _lock(lock)
+        except OSError:
+            return False
+        if descriptor is None:
+            return True
+        _free(lock, descriptor)
+        return False
+    try:
+        return time.time() - os.stat(lease).st_mtime < 2 * LEASE  # looked at from outside: with room for clocks
+    except FileNotFoundError:
+        return False
+
+
+def _read(lease: Path) -> Holder | None:
+    """The holder; None without a lease, or where a crash of the machine left half of one."""
+    try:
+        return Holder(**json.loads(lease.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None

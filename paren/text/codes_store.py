@@ -1,0 +1,26 @@
+"""Error codes of the store of artifacts, of claims, and of the sources that recipes are made of."""
+
+from paren.text.code_registry import register
+
+register(
+    "E-STORE-001",
+    "what cannot be stored",
+    "Names of products, arrays and values become names of files: letters, digits, - and _, at most 100 of them, and "
+    "each once. Arrays are kept without pickles, so they hold numbers, booleans, dates or fixed-length strings; values "
+    "are JSON, which has neither NaN nor infinity.",
+    "Rename it, or make it an array of numbers; None stands for an undefined value.",
+)
+register(
+    "E-STORE-002",
+    "a damaged artifact",
+    "A file of an artifact is missing, or has other bytes than were published. Sizes are compared at each read, all "
+    "bytes by paren verify.",
+    "paren run moves it aside and builds it again.",
+)
+register(
+    "E-STORE-003",
+    "the output folder cannot be written",
+    "The disk refused a file of the store or of its claims: it is full, read-only, or not yours. Nothing half-written "
+    "is taken for an artifact.",
+    "Make room or make the folder writable, then start again: what is finished is kept.",
+)
