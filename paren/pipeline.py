@@ -19,10 +19,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paren.ir.graph import Graph
+from paren.ir.identity import graph_key
 from paren.ir.verify import verify
 from paren.passes.simplify import simplify
 from paren.plan.alignment import align_products
@@ -75,6 +77,21 @@ class Planning:
 
 
 PLAIN = Planning()
+MOST_KEPT = 256  # plans; those of one program are about ten
+
+_kept: dict[tuple[object, ...], Plan] | None = None
+
+
+@contextmanager
+def keeping_plans() -> Iterator[None]:
+    """Equal graphs are planned once inside: programs that differ in a constant or two share the plans of most of their
+    graphs, and with them the code that a device has loaded. Places in the text count, as messages show them."""
+    global _kept
+    before, _kept = _kept, {} if _kept is None else _kept
+    try:
+        yield
+    finally:
+        _kept = before
 
 
 def plan_graph(
@@ -82,6 +99,17 @@ def plan_graph(
 ) -> Plan:
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
     `held`: outputs that lie at given places of the arena."""
+    if _kept is None:
+        return _plan(graph, written_slots, planning, held)
+    key = (graph_key(graph), tuple(written_slots), planning, repr(held))
+    if key not in _kept:
+        if len(_kept) >= MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[key] = _plan(graph, written_slots, planning, held)
+    return _kept[key]
+
+
+def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held: Held) -> Plan:
     traits = planning.traits
     prepared = prepare(graph, traits)
     late = traits.portions and is_small(prepared)

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -69,7 +70,8 @@ class Run:
 
 @dataclass(frozen=True)
 class How:
-    """How a run computes; none of it belongs to the experiment."""
+    """How a run computes; none of it belongs to the experiment. `memory`: bytes that it may take, in place of
+    PAREN_MEMORY."""
 
     device: str
     threads: int | None = None
@@ -78,6 +80,7 @@ class How:
     patterns: bool = True
     tf32: bool = False
     data_root: str | Path | None = None
+    memory: int | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -140,27 +143,33 @@ def train_program(
     topology: Topology,
     ranks: Ranks | None,
     plans: Callable[[], Plans] | None = None,
+    device: Device | None = None,
+    data: Dataset | None = None,
 ) -> Outcome:
-    """Trains in this process, alone or as one of several ranks. `plans` as for `run_program`, used alone only."""
+    """Trains in this process, alone or as one of several ranks. `plans` as for `run_program`, used alone only. `device`
+    and `data` are those of `how` and of the program where they are open already."""
     environment = read_environment()
+    allowed = how.memory if how.memory is not None else environment.memory
     leads = ranks is None or ranks.leads
     view = view if leads else Silent()
     profiling = Profiling() if how.profile and leads else None
     here = len(topology.devices)
     threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
-    opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
+    opened = device
+    if opened is None:
+        opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
     shared = _shared(program, topology.ranks)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
-    free = usable_memory(opened.available(), environment.memory)
+    free = usable_memory(opened.available(), allowed)
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else here)
     planning = Planning(how.patterns, traits=traits_of(opened.name))
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
-    data = open_program_data(program, how.data_root, view)
+    data = data if data is not None else open_program_data(program, how.data_root, view)
     digest = run_digest(program, data)
     combine = None
     if ranks is not None:
@@ -173,9 +182,9 @@ def train_program(
         data,
         opened,
         environment.cache,
-        free.bytes if ranks is not None else environment.memory,
+        free.bytes if ranks is not None else allowed,
         how.stacking,
-        _identity(opened, how.patterns, topology),
+        device_identity(opened, how.patterns, topology),
         options.versions,
         options.out,
         view,
@@ -220,6 +229,7 @@ def default_out(program: Program) -> Path:
     return Path("outputs") / f"{Path(program.path).stem}{variant}"
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Versions of what computes, by name."""
     packages = ("paren", "torch", "numpy", "llvmlite")
@@ -273,7 +283,7 @@ def _ended(out: Path, code: int) -> Run:
     return Run(out, ended, code, found.step if found is not None else 0)
 
 
-def _identity(device: Device, patterns: bool, topology: Topology) -> dict[str, Json]:
+def device_identity(device: Device, patterns: bool, topology: Topology) -> dict[str, Json]:
     """What decides about bits besides the experiment: device, its target, patterns, ranks."""
     identity: dict[str, Json] = {"device": device.name, "ranks": topology.ranks}
     if topology.nodes > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from paren.data.arrays import open_arrays
@@ -49,6 +49,11 @@ def _open(form: DataForm, root: Path, cache: Path, seed: int, announce: Callable
             splits = dict(call_data_function(form, root, seed))
         case _:
             raise InternalError("data", f"there is no kind of data called {form.kind}")
+    return dataset_of(form, splits)
+
+
+def dataset_of(form: DataForm, splits: Mapping[str, Split]) -> Dataset:
+    """A data set of declared fields with these splits."""
     fields = [(field.name, str(field.type)) for field in form.fields]
     parts = [(name, split.count, split.digest) for name, split in splits.items()]
     return Dataset(form.fields, splits, None, None, digest_of(form.kind, fields, parts), ())

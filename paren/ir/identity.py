@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 
+from paren.ir.graph import Graph
 from paren.ir.program import Program
 from paren.ir.show import show_graph
 
@@ -26,4 +27,19 @@ def program_identity(program: Program) -> str:
     sampled = [(each.name, each.every, each.reduce) for each, _ in program.diagnostics.values()]
     evaluated = program.data.options.get("evaluation-count")
     content.update(repr((sorted(run.items()), groups, program.metrics, sampled, evaluated)).encode())
+    return content.hexdigest()
+
+
+def graph_key(graph: Graph) -> str:
+    """A text that is equal just for graphs that are equal in everything, the places of their nodes in the text of a
+    program included."""
+    content = hashlib.sha256()
+    for node in (*graph.nodes, *graph.inputs):  # unused inputs are not among the nodes
+        attrs = sorted((name, repr(value)) for name, value in node.attrs.items())
+        span = node.span
+        place = (span.source.name, span.start, span.end)
+        arguments = [arg.number for arg in node.args]
+        content.update(repr((node.number, node.op.name, arguments, attrs, str(node.type), place)).encode())
+    outputs = [(name, node.number) for name, node in graph.outputs.items()]
+    content.update(repr((graph.name, [node.number for node in graph.inputs], outputs)).encode())
     return content.hexdigest()

@@ -10,7 +10,7 @@ import paren.ir.ops
 import paren.lang.special  # noqa: F401  (both fill tables)
 from paren.collection import uncollected
 from paren.ir.graph import Graph
-from paren.ir.program import DataForm, Diagnostic, Program, Value
+from paren.ir.program import DataForm, Diagnostic, Program, Setting, Value
 from paren.lang.core import Compiler
 from paren.lang.data import parse_data
 from paren.lang.graphs import Graphs, callable_model, check_unused, define_models
@@ -37,19 +37,21 @@ def elaborate(
     stacking: int = 1,
     microbatches: int | None = None,
     read_file: Callable[[Path], bytes] | None = None,
+    swept: Sequence[Setting] = (),
 ) -> Program:
     """The program of a file.
 
     `overrides` are `name=value` texts with values as in the language; they win over the variant. `stacking` is
     the number of microbatches that one call of a training graph takes, and divides theirs; `microbatches` replaces the
-    file's own number. `read_file` gives the bytes of a path (for texts that are not on disk). Raises `ParenError`, or
+    file's own number. `read_file` gives the bytes of a path (for texts that are not on disk). `swept` are values of the
+    file's own factors, which stand in the place of settings that `overrides` leave alone. Raises `ParenError`, or
     `ParenErrors` with all mistakes that were found.
     """
     files = Files(read_file)
     files.load(Path(path))
     files.report.finish()
     with deep_recursion():
-        return _Elaboration(files, str(path), variant).run(overrides, stacking, microbatches)
+        return _Elaboration(files, str(path), variant).run(overrides, stacking, microbatches, swept)
 
 
 def elaborate_kept(
@@ -95,13 +97,16 @@ class _Elaboration:
         self.compiler = Compiler(self.session, Namespace({}, prelude_namespace(self.session)), internal=False)
         self.top = TopLevel(self.session, self.compiler, Settings(self.session))
 
-    def run(self, overrides: Sequence[str], stacking: int, microbatches: int | None) -> Program:
+    def run(
+        self, overrides: Sequence[str], stacking: int, microbatches: int | None, swept: Sequence[Setting]
+    ) -> Program:
         session, top = self.session, self.top
         top.sort(self.files.forms)
         replaced: dict[str, List] = {}
         with session.collect():
             replaced = apply_variant(top.settings, top.named("defvariant"), self.variant)
         top.settings.command_line(overrides)
+        top.settings.values.update({setting.name: setting for setting in swept})
         top.set_literals()
         models = define_models(top)
         top.force()

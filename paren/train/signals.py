@@ -17,9 +17,11 @@ class StopSignals:
 
     It is entered before anything slow starts (compiling, reading data), so no phase of a run misses a signal. In
     another thread than the main one Python can set no handlers: nothing is caught there, and `request` still works.
+    `quiet`: whoever passed the signal on says what it means.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
 
@@ -57,9 +59,10 @@ class StopSignals:
         self._say(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}\nstopped at once; the last checkpoint stands\n")
         os._exit(EXIT_CODES[signal.Signals(number)])
 
-    @staticmethod
-    def _say(text: str) -> None:
+    def _say(self, text: str) -> None:
         """Straight to the terminal: the handler may have interrupted a write to the buffered stream."""
+        if self._quiet:
+            return
         try:
             os.write(2, text.encode())
         except OSError:
