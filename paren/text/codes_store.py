@@ -24,3 +24,16 @@ register(
     "is taken for an artifact.",
     "Make room or make the folder writable, then start again: what is finished is kept.",
 )
+register(
+    "E-STORE-004",
+    "a source that is not Python",
+    "A Python function is followed through the files of its experiment, to see what its results depend on; one of them "
+    "is not there, or is not Python.",
+    "Correct the file. It is not run for this.",
+)
+register(
+    "E-STORE-005",
+    "a function that is not there",
+    "The Python file has no function of that name at its top, and nothing that could make one when it is run.",
+    "Correct the name, hyphens become underscores; or define the function at the top of the file.",
+)
