@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from paren.data.digest import array_digest, digest_of
 from paren.data.fields import ArraySplit, Column, check_columns, cut_into_splits
 from paren.data.paths import find_file, shown
+from paren.data.python_file import PythonFile, importing_from
 from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import Note, ParenError, did_you_mean
-
-_END_FRAMES = 8  # of a deep stack, so many of the outermost and innermost calls are shown
 
 
 def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, ArraySplit]:
@@ -34,12 +31,14 @@ def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, Array
     """
     written, name = str(form.arguments[0]), str(form.arguments[1]).replace("-", "_")
     path = find_file(form, "0", written, root)
-    place = shown(path, root)
-    with _importing_from(path.parent), contextlib.redirect_stdout(sys.stderr):
-        module = _load(form, path, place)
-        function = _look_up(form, module, name, place)
-        result = _call(form, function, _keywords(form, function, name, place, seed), name, path, place)
-    origin = f"{name} in {place}"
+    file = PythonFile(path, shown(path, root), "E-DATA-011", "E-DATA-012")
+    origin = f"{name} in {file.place}"
+    span = form.spans.get("1", form.span)
+    with importing_from(path.parent, {}), contextlib.redirect_stdout(sys.stderr):
+        function = file.find(file.load(form.spans.get("0", form.span)), name, span)
+        keywords = _keywords(form, function, name, file.place, seed)
+        with file.errors(origin, span):
+            result = function(**keywords)
     parts = _parts(form, result, origin)
     if "" in parts:
         columns = _columns(form, parts[""], origin)
@@ -59,52 +58,6 @@ def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, Array
     return splits
 
 
-@contextlib.contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """Lets the user's file import files next to it, and forgets those afterwards, so that files of the same name next
-    to another experiment in this process are not mistaken for them."""
-    known = set(sys.modules)
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in set(sys.modules) - known:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts:
-                del sys.modules[name]
-
-
-def _load(form: DataForm, path: Path, place: str) -> ModuleType:
-    """Runs the file as a module. The source is compiled here, so no stale byte code on disk can stand in for it."""
-    span = form.spans.get("0", form.span)
-    module = ModuleType(f"paren_data_{digest_of(str(path))[:12]}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    try:
-        code = compile(path.read_bytes(), str(path), "exec")
-    except SyntaxError as error:
-        where = place if error.lineno is None else f"{place}:{error.lineno}"
-        raise ParenError("E-DATA-011", f"{where}: {error.msg}", span) from None
-    except (ValueError, OSError) as error:
-        raise ParenError("E-DATA-011", f"{place} cannot be read as Python: {error}", span) from None
-    with _users_errors(form, f"loading {place}", path, place, "0"):
-        exec(code, module.__dict__)
-    return module
-
-
-def _look_up(form: DataForm, module: ModuleType, name: str, place: str) -> Callable[..., object]:
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ParenError(
-            "E-DATA-011",
-            f"{place} has no function {name}{did_you_mean(name, known)}",
-            form.spans.get("1", form.span),
-        )
-    return function  # type: ignore[no-any-return]
-
-
 def _keywords(form: DataForm, function: Callable[..., object], name: str, place: str, seed: int) -> dict[str, object]:
     written = form.options.get("keywords", ())
     pairs = [pair for pair in written if isinstance(pair, tuple)] if isinstance(written, tuple) else []
@@ -122,36 +75,6 @@ def _keywords(form: DataForm, function: Callable[..., object], name: str, place:
             notes=(Note(f"its signature is {name}{signature}"),),
         ) from None
     return keywords
-
-
-def _call(
-    form: DataForm, function: Callable[..., object], keywords: Mapping[str, object], name: str, path: Path, place: str
-) -> object:
-    with _users_errors(form, f"{name} in {place}", path, place, "1"):
-        return function(**keywords)
-
-
-@contextlib.contextmanager
-def _users_errors(form: DataForm, what: str, path: Path, place: str, key: str) -> Iterator[None]:
-    """Reports an exception of the user's code with the user's lines; frames of paren are left out."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-        notes = [
-            Note(
-                f"{place if f.filename == str(path) else f.filename}:{f.lineno}, in {f.name}: {f.line or ''}".rstrip(
-                    ": "
-                )
-            )
-            for f in frames
-            if not f.filename.endswith("contextlib.py")
-        ]
-        if len(notes) > 2 * _END_FRAMES:
-            left_out = Note(f"{len(notes) - 2 * _END_FRAMES} further calls between")
-            notes = [*notes[:_END_FRAMES], left_out, *notes[-_END_FRAMES:]]
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise ParenError("E-DATA-012", f"{what} raised {text}", form.spans.get(key, form.span), notes=notes) from error
 
 
 def _parts(form: DataForm, result: object, origin: str) -> dict[str, Mapping[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import numpy as np
@@ -103,6 +104,21 @@ def test_files_next_to_it_can_be_imported_and_are_forgotten(opened: Opener) -> N
         assert opened(python("f", f"{folder}/f.py")).splits["train"].count == rows
     assert set(sys.modules) == before
     assert sys.path == path
+
+
+def test_files_of_the_process_with_the_same_name_are_other_files(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook in the folder of the file may have imported the helper already, before it was edited."""
+    nearby = opened.write("nearby.py", "ROWS = 2\n")
+    monkeypatch.syspath_prepend(nearby.parent)
+    module = importlib.import_module("nearby")
+    monkeypatch.setitem(sys.modules, "nearby", module)
+    opened.write("nearby.py", "ROWS = 30\n")
+    source = "import numpy as np\nfrom nearby import ROWS\n"
+    opened.write("f.py", source + "def f():\n    return {'x': np.zeros((ROWS, 2)), 'y': [1] * ROWS}\n")
+    assert opened(python("f")).splits["train"].count == 30
+    assert sys.modules["nearby"] is module
 
 
 def test_a_changed_file_is_read_anew_even_with_its_old_size_and_time(opened: Opener) -> None:
