@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +35,7 @@ class PythonFile:
         """Runs the file as a module, inside `importing_from`. The source is compiled here, so no stale byte code on
         disk can stand in for it. Raises `unfit` and `raised`."""
         module = ModuleType(f"paren_file_{digest_of(str(self.path))[:12]}")
-        module.__file__ = str(self.path)
+        module.__file__ = str(self.path.absolute())
         sys.modules[module.__name__] = module
         try:
             code = compile(self.path.read_bytes(), str(self.path), "exec")
@@ -88,28 +90,60 @@ class PythonFile:
 @contextlib.contextmanager
 def importing_from(folder: Path, kept: dict[str, ModuleType]) -> Iterator[None]:
     """Lets the user's file import files next to it. Afterwards they are in `kept`, from where the next block has them
-    again, and no longer among the modules of the process: files of the same name next to another experiment, or in
-    the folder of a notebook, are other files."""
-    hidden = _take_modules(folder)
+    again, and no longer among the modules of the process: files of the same name next to another experiment, or
+    imported by a notebook before they were edited, are other files."""
+    folder = folder.absolute()
+    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    hidden = _take_modules(folder, names - sys.stdlib_module_names)
     sys.modules.update(kept)
     sys.path.insert(0, str(folder))
+    finder = _Finder(folder)
+    sys.meta_path.insert(0, finder)
+    importlib.invalidate_caches()
     try:
         yield
     finally:
+        sys.meta_path.remove(finder)
         sys.path.remove(str(folder))
-        kept |= _take_modules(folder)
+        kept |= _take_modules(folder, frozenset())
         sys.modules.update(hidden)
 
 
-def _take_modules(folder: Path) -> dict[str, ModuleType]:
-    """Takes the modules that lie below a folder out of those of the process."""
-    below = str(folder.absolute()) + os.sep
+def _take_modules(folder: Path, names: Collection[str]) -> dict[str, ModuleType]:
+    """Takes modules out of those of the process: the user's that lie below a folder, or have one of these names."""
+    below = str(folder) + os.sep
     found = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")
-        if not isinstance(file, str) or not os.path.abspath(file).startswith(below):
-            continue
-        if "site-packages" in Path(file).parts or name == "__main__" or name.partition(".")[0] == "paren":
-            continue
-        found[name] = sys.modules.pop(name)
+        file = str(getattr(module, "__dict__", {}).get("__file__"))
+        if (file.startswith(below) or name.partition(".")[0] in names) and _is_users(name, file):
+            found[name] = sys.modules.pop(name)
     return found
+
+
+def _is_users(name: str, file: str) -> bool:
+    """Whether a module is neither the program, nor installed, nor a part of paren."""
+    return name != "__main__" and name.partition(".")[0] != "paren" and "site-packages" not in Path(file).parts
+
+
+@dataclass(frozen=True, eq=False)
+class _Finder:
+    """Finds the user's modules below a folder, and has them compiled from their text: byte code on disk is known by
+    size and second, which an edit may leave as they were."""
+
+    folder: Path
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return None
+        if not _is_users(name, spec.loader.path) or not Path(spec.loader.path).is_relative_to(self.folder):
+            return None
+        spec.loader = _FromText(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _FromText(SourceFileLoader):
+    def path_stats(self, path: object) -> dict[str, float]:  # without them byte code is neither read nor written
+        raise OSError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import numpy as np
@@ -121,9 +122,17 @@ def test_files_of_the_process_with_the_same_name_are_other_files(
     assert sys.modules["nearby"] is module
 
 
-def test_a_changed_file_is_read_anew_even_with_its_old_size_and_time(opened: Opener) -> None:
-    import os
+def test_a_changed_helper_is_read_anew_even_with_its_old_size_and_time(opened: Opener) -> None:
+    source = "import numpy as np\nfrom nearby import ROWS\n"
+    opened.write("f.py", source + "def f():\n    return {'x': np.zeros((ROWS, 2)), 'y': [1] * ROWS}\n")
+    for rows in (2, 3):
+        nearby = opened.write("nearby.py", f"ROWS = {rows}\n")
+        os.utime(nearby, (1e9, 1e9))
+        assert opened(python("f")).splits["train"].count == rows
+    assert not (nearby.parent / "__pycache__").exists()
 
+
+def test_a_changed_file_is_read_anew_even_with_its_old_size_and_time(opened: Opener) -> None:
     path = opened.write("f.py", PAIRS.replace("np.arange(rows)", "np.arange(rows) * 1"))
     first, times = opened(python(rows=5)).identity, os.stat(path)
     opened.write("f.py", PAIRS.replace("np.arange(rows)", "np.arange(rows) * 2"))
