@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paren.api import Experiment, load
+    from paren.experiment.report.page import report
+    from paren.experiment.results import Results, results
     from paren.restored import RestoredModel, restore, sample
     from paren.run import Run
     from paren.text.errors import ParenError
 
-__all__ = ["Experiment", "ParenError", "RestoredModel", "Run", "load", "restore", "sample"]
+__all__ = [
+    "Experiment",
+    "ParenError",
+    "RestoredModel",
+    "Results",
+    "Run",
+    "load",
+    "report",
+    "restore",
+    "results",
+    "sample",
+]
 
 # Where each public name lives: loaded when it is first asked for, so that `paren format` and `paren help` start without
 # the compiler.
@@ -19,9 +32,12 @@ _PLACES = {
     "Experiment": "paren.api",
     "ParenError": "paren.text.errors",
     "RestoredModel": "paren.restored",
+    "Results": "paren.experiment.results",
     "Run": "paren.run",
     "load": "paren.api",
+    "report": "paren.experiment.report.page",
     "restore": "paren.restored",
+    "results": "paren.experiment.results",
     "sample": "paren.restored",
 }
 

@@ -1,0 +1,1 @@
+"""Studies: jobs, artifacts, analysis, and what is told of them."""

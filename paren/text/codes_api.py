@@ -27,3 +27,16 @@ register(
     "Logits are divided by the temperature before a token is drawn: it is a number of at least 0.",
     "Give 1 for the distribution of the model, less for likelier text, 0 for the likeliest token each time.",
 )
+register(
+    "E-API-005",
+    "pandas is not installed",
+    "Results are given as a DataFrame only where pandas is installed; paren itself does without.",
+    "Install pandas, or use the columns and rows as they are.",
+)
+register(
+    "E-API-006",
+    "an unknown column of results",
+    "A column is a setting, a series of the training, or a metric of the analysis, with dots into nested results; no "
+    "job has one of this name.",
+    "Look at `paren results OUT` without columns, which shows what there is.",
+)

@@ -25,7 +25,7 @@ def encode(record: Mapping[str, Json]) -> bytes:
     try:
         return json_bytes(dict(record))
     except ValueError:
-        return json_bytes(_finite(dict(record)))
+        return json_bytes(finite(dict(record)))
 
 
 def without_measured(line: str) -> dict[str, Json]:
@@ -91,11 +91,12 @@ class MetricsWriter:
         self._file.close()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with "nan", "inf" and "-inf" for the numbers that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(each) for name, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return value

@@ -32,21 +32,32 @@ def read_metrics(out: str | Path) -> dict[str, Floats]:
     Lines of one step are one row. Annotations are left out (`read_annotations` has them). A last line that is still
     being written is left out. Raises E-RUN-014 if there is no metrics file, or a line before the last is damaged.
     """
-    rows: dict[int, dict[str, float]] = {}
-    for record in _lines(out):
-        if "annotation" not in record:
-            row = rows.setdefault(record["step"], {})
-            row.update({name: float(value) for name, value in record.items()})
-    names = dict.fromkeys(name for row in rows.values() for name in row)
-    return {name: np.array([row.get(name, np.nan) for row in rows.values()], np.float64) for name in names}
+    return read_stream(out)[0]
 
 
 def read_annotations(out: str | Path) -> list[dict[str, Any]]:
     """The annotations of a run, in order: `step`, `annotation`, and what belongs to it."""
-    return [record for record in _lines(out) if "annotation" in record]
+    return read_stream(out)[1]
 
 
-def _lines(out: str | Path) -> Iterator[dict[str, Any]]:
+def read_stream(out: str | Path) -> tuple[dict[str, Floats], list[dict[str, Any]]]:
+    """What `read_metrics` and `read_annotations` give, from reading the file once."""
+    rows: dict[int, dict[str, float]] = {}
+    annotations: list[dict[str, Any]] = []
+    for number, record in _lines(out):
+        if "annotation" in record:
+            annotations.append(record)
+            continue
+        try:
+            rows.setdefault(record["step"], {}).update({name: float(value) for name, value in record.items()})
+        except (ValueError, TypeError) as error:
+            raise _damaged_line(out, number) from error
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    return {name: np.array([row.get(name, np.nan) for row in rows.values()], np.float64) for name in names}, annotations
+
+
+def _lines(out: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line of the file with its number, from 1."""
     path = Path(out) / FILE
     try:
         content = path.read_bytes()
@@ -58,8 +69,12 @@ def _lines(out: str | Path) -> Iterator[dict[str, Any]]:
             record = json.loads(line)
             record["step"]
         except (ValueError, TypeError, KeyError) as error:
-            raise ParenError("E-RUN-014", f"line {number} of {path} is damaged") from error
-        yield record
+            raise _damaged_line(out, number) from error
+        yield number, record
+
+
+def _damaged_line(out: str | Path, number: int) -> ParenError:
+    return ParenError("E-RUN-014", f"line {number} of {Path(out) / FILE} is damaged")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""One HTML page that shows what a folder holds; `page.py` puts it together."""

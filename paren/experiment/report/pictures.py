@@ -1,0 +1,128 @@
+"""The plots of a study, put into the page as data, up to a limit of size."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paren.experiment.recorded import PLOTS, Recorded
+from paren.experiment.report.html import Html, element, join
+from paren.text.size import show_bytes
+
+# Bytes of one picture, and of all together, as they lie on the disk.
+LARGEST, MOST = 4 << 20, 32 << 20
+_SMALL_DRAWING = 400 << 10  # up to here a drawing is taken and not its picture in points
+_KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+_FOLD = 12  # pictures of one plot that are shown without being asked for
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """One figure of a plot, in the formats there are; `job` is its number, None for a plot over several jobs."""
+
+    plot: str
+    title: str
+    files: dict[str, Path]
+    job: int | None
+
+
+def pictures(recorded: Recorded) -> Html | None:
+    """All plots: those over the sweep first, then those over a cohort, then those of jobs. None without plots."""
+    sections = [
+        ("Over the sweep", _of_folder(recorded.out / PLOTS, "", None) if recorded.is_study else []),
+        ("Over the cohort", _of_configurations(recorded)),
+        ("Of each job" if recorded.is_study else "", _of_jobs(recorded)),
+    ]
+    left = MOST
+    left_out: list[tuple[Path, int]] = []
+    parts: list[Html] = []
+    for title, found in sections:
+        plots: dict[str, list[Html]] = {}
+        for picture in found:
+            shown, used = _embed(recorded, picture, left, left_out)
+            left -= used
+            if shown is not None:
+                plots.setdefault(picture.plot, []).append(shown)
+        if plots:
+            parts.append(join(element("h3", title) if title else None, *(_gallery(*each) for each in plots.items())))
+    if left_out:
+        parts.append(_missing(recorded, left_out))
+    return join(*parts) if parts else None
+
+
+def _of_configurations(recorded: Recorded) -> list[_Picture]:
+    found = []
+    for folder in dict.fromkeys(job.folder.parent for job in recorded.jobs if recorded.is_study):
+        jobs = [job for job in recorded.jobs if job.folder.parent == folder]
+        title = jobs[0].label.partition(" · ")[0]
+        found += _of_folder(folder / PLOTS, title, None)
+    return sorted(found, key=lambda picture: picture.plot)
+
+
+def _of_jobs(recorded: Recorded) -> list[_Picture]:
+    found = [
+        picture
+        for number, job in enumerate(recorded.jobs)
+        for picture in _of_folder(job.folder / PLOTS, job.label if recorded.is_study else "", number)
+    ]
+    return sorted(found, key=lambda picture: picture.plot)
+
+
+def _of_folder(folder: Path, title: str, job: int | None) -> list[_Picture]:
+    """The figures below `plots/PLOT/`, by plot and stem."""
+    found = []
+    plots = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    for plot in plots:
+        stems: dict[str, dict[str, Path]] = {}
+        for path in sorted(plot.iterdir()):
+            if path.suffix in (*_KINDS, ".pdf") and path.is_file() and not path.name.startswith("."):
+                stems.setdefault(path.stem, {})[path.suffix] = path
+        for stem, files in stems.items():
+            named = " · ".join(filter(None, [title, stem if len(stems) > 1 or stem != plot.name else ""]))
+            found.append(_Picture(plot.name, named or stem, files, job))
+    return found
+
+
+def _embed(
+    recorded: Recorded, picture: _Picture, left: int, left_out: list[tuple[Path, int]]
+) -> tuple[Html | None, int]:
+    """The figure with its picture, and the bytes it took; what is too large is noted."""
+    sizes = {kind: path.stat().st_size for kind, path in picture.files.items()}
+    kinds = [kind for kind in _KINDS if kind in sizes]
+    if len(kinds) == 2 and sizes[".svg"] > _SMALL_DRAWING:
+        kinds.reverse()
+    kind = next((kind for kind in kinds if sizes[kind] <= min(LARGEST, left)), None)
+    if kind is None:
+        first = (kinds or [".pdf"])[0]
+        left_out.append((picture.files[first], sizes[first]))
+        return None, 0
+    path = picture.files[kind]
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    about = f"{picture.plot}: {picture.title}"
+    image = element("img", src=f"data:{_KINDS[kind]};base64,{data}", alt=about, loading="lazy", decoding="async")
+    button = element("button", image, type="button", class_="enlarge", aria_label=f"enlarge {about}")
+    place = path.relative_to(recorded.out).as_posix()
+    caption = element("figcaption", element("span", picture.title, title=place))
+    return element("figure", button, caption, class_="picture", data_j=picture.job), sizes[kind]
+
+
+def _gallery(plot: str, figures: Sequence[Html]) -> Html:
+    grid = element("div", *figures, class_="pictures")
+    if len(figures) <= _FOLD:
+        return join(element("h4", plot), grid)
+    count = element("span", f"{len(figures)} figures", class_="muted")
+    return element("details", element("summary", plot, " ", count), grid, class_="fold")
+
+
+def _missing(recorded: Recorded, left_out: Sequence[tuple[Path, int]]) -> Html:
+    rows = [
+        element("li", element("code", path.relative_to(recorded.out).as_posix()), f" ({show_bytes(size)})")
+        for path, size in left_out
+    ]
+    limit = f"A page takes SVG and PNG of at most {show_bytes(LARGEST)} each and {show_bytes(MOST)} together."
+    count = "1 figure is" if len(rows) == 1 else f"{len(rows)} figures are"
+    return element(
+        "details", element("summary", f"{count} left out"), element("p", limit), element("ul", *rows), class_="fold"
+    )

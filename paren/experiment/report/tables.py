@@ -1,0 +1,159 @@
+"""Tables of jobs and of what they came to, which the page's script sorts and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paren.experiment.figures import show_number, show_seconds
+from paren.experiment.recorded import Recorded, RecordedJob, number_of, show_value
+from paren.experiment.report.html import Content, Html, element, join
+from paren.experiment.report.times import seconds_of
+from paren.experiment.results import leaves_of, look_up, series_columns
+from paren.train.state import Json
+
+MOST_COLUMNS = 40
+
+
+def cell(value: Json, mark: str = "") -> Html:
+    """A cell: numbers to the right, in few digits, and whole for sorting and on hovering. `mark` is a class of its
+    style."""
+    number = number_of(value)
+    whole = show_value(value)
+    if number is None:
+        return element("td", whole, class_=mark if whole else "empty")
+    shown = show_number(number)
+    tip = whole if whole != shown.replace(",", "") else None
+    return element("td", shown, class_=f"number {mark}".rstrip(), data_v=whole, data_tip=tip)
+
+
+def sortable(heads: Sequence[str], rows: Sequence[Html], caption: str) -> Html:
+    """A table in a box of its own that scrolls; its heads are buttons that sort."""
+    head = [
+        element(
+            "th",
+            element("button", name, type="button"),
+            scope="col",
+            aria_sort="none",
+            class_="first" if not number else None,
+        )
+        for number, name in enumerate(heads)
+    ]
+    table = element(
+        "table",
+        element("caption", caption, class_="unseen"),
+        element("thead", element("tr", *head)),
+        element("tbody", *rows),
+        class_="sortable",
+    )
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def job_head(job: RecordedJob, number: int) -> Html:
+    """The first cell of a job's row, which leads to its details."""
+    link = element("a", job.label, href=f"#job-{number}", title=job.name)
+    return element("th", link, scope="row", class_="first")
+
+
+def state_badge(state: str) -> Html:
+    return element("span", state or "unknown", class_=f"state {state if state.isalpha() else 'unknown'}")
+
+
+def job_table(recorded: Recorded) -> Html:
+    """A row for each job: what sets it apart, its state, its losses and evaluations."""
+    settings = recorded.varying()
+    series = series_columns(recorded)
+    heads = ["job", "state", *settings, "steps", "time", *series]
+    best = {column: _least(recorded, column) for column in series if "loss" in column}
+    rows = []
+    for number, job in enumerate(recorded.jobs):
+        seconds = seconds_of(job)
+        step, total = look_up(job, "step"), job.training.get("steps")
+        cells = [element("td", state_badge(job.state))]
+        cells += [cell(job.settings.get(name), "changed" if name in job.changed else "") for name in settings]
+        cells.append(_progress(step[0] if step else None, total))
+        cells.append(_time_cell(seconds))
+        for column in series:
+            value = next(iter(look_up(job, column)), None)
+            is_best = column in best and value is not None and value == best[column] and len(recorded.jobs) > 1
+            cells.append(cell(value, "best" if is_best else ""))
+        rows.append(element("tr", job_head(job, number), *cells, data_j=number))
+    return sortable(heads, rows, "Jobs")
+
+
+def _progress(step: Json, total: Json) -> Html:
+    done, whole = number_of(step), number_of(total)
+    if done is None or whole is None or done >= whole:
+        return cell(step)
+    return element("td", f"{show_number(done)} of {show_number(whole)}", class_="number", data_v=done)
+
+
+def _time_cell(seconds: float | None) -> Html:
+    if seconds is None:
+        return cell(None)
+    return element("td", show_seconds(seconds), class_="number", data_v=seconds)
+
+
+def _least(recorded: Recorded, column: str) -> Json:
+    found = [value for job in recorded.jobs for value in look_up(job, column) if number_of(value) is not None]
+    return min(found, key=lambda value: number_of(value) or 0.0, default=None)
+
+
+def metric_tables(recorded: Recorded) -> Html | None:
+    """A table for each metric of the analysis; metrics that are single values share one. None without metrics."""
+    if not any(job.results for job in recorded.jobs):
+        return None
+    names = dict.fromkeys(name for job in recorded.jobs for name in job.results)
+    single = [name for name in names if not any(isinstance(job.results.get(name), dict) for job in recorded.jobs)]
+    parts: list[Content] = []
+    if single:
+        parts.append(_metric_table(recorded, "Single values" if len(single) < len(names) else "", single, ""))
+    for name in names:
+        if name not in single:
+            values = [(leaf, value) for job in recorded.jobs for leaf, value in leaves_of(name, job.results.get(name))]
+            leaves = list(dict.fromkeys(leaf for leaf, value in values if leaf != name or value is not None))
+            parts.append(_metric_table(recorded, name, leaves, f"{name}."))
+    return join(*parts)
+
+
+def _metric_table(recorded: Recorded, title: str, columns: Sequence[str], prefix: str) -> Html:
+    shown = columns[:MOST_COLUMNS]
+    rows = []
+    for number, job in enumerate(recorded.jobs):
+        if job.results:
+            values = [next(iter(look_up(job, f"metrics.{column}")), None) for column in shown]
+            rows.append(element("tr", job_head(job, number), *map(cell, values), data_j=number))
+    heads = ["job", *(column.removeprefix(prefix) for column in shown)]
+    note = None
+    if len(columns) > len(shown):
+        note = element(
+            "p",
+            f"{len(columns) - len(shown)} more columns are left out; paren results OUT {title} has them",
+            class_="note",
+        )
+    return join(element("h3", title) if title else None, sortable(heads, rows, title or "Metrics"), note)
+
+
+def series_table(job: RecordedJob) -> Html | None:
+    """First, last, least and greatest value of each series of a run."""
+    rows = []
+    for name, values in job.series.items():
+        finite = [float(value) for value in values if value == value]
+        if name != "step" and finite:
+            rows.append(
+                element(
+                    "tr",
+                    element("th", name, scope="row", class_="first"),
+                    *(cell(value) for value in (finite[0], finite[-1], min(finite), max(finite), len(finite))),
+                )
+            )
+    return sortable(["series", "first", "last", "least", "greatest", "values"], rows, "Series") if rows else None
+
+
+def pairs(content: Mapping[str, Json | Html]) -> Html:
+    """Names with their values, one below the other; what is empty is left out."""
+    items: list[Html] = []
+    for name, value in content.items():
+        shown = value if isinstance(value, Html) else show_value(value)
+        if shown:
+            items += [element("dt", name), element("dd", shown)]
+    return element("dl", *items)
