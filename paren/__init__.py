@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paren.api import Experiment, load
+    from paren.experiment.artifact import Writer
+    from paren.experiment.over import JobView
+    from paren.experiment.products import Product
     from paren.experiment.report.page import report
     from paren.experiment.results import Results, results
     from paren.restored import RestoredModel, restore, sample
@@ -15,10 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Experiment",
+    "JobView",
     "ParenError",
+    "Product",
     "RestoredModel",
     "Results",
     "Run",
+    "Writer",
     "load",
     "report",
     "restore",
@@ -30,10 +36,13 @@ __all__ = [
 # the compiler.
 _PLACES = {
     "Experiment": "paren.api",
+    "JobView": "paren.experiment.over",
     "ParenError": "paren.text.errors",
+    "Product": "paren.experiment.products",
     "RestoredModel": "paren.restored",
     "Results": "paren.experiment.results",
     "Run": "paren.run",
+    "Writer": "paren.experiment.artifact",
     "load": "paren.api",
     "report": "paren.experiment.report.page",
     "restore": "paren.restored",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,6 +176,19 @@ def quieten_stores() -> None:
     """Keeps torch from writing the stack of its own code to stderr when a peer of its store leaves: what that means is
     said by who waits for the peer. It has to be called before torch is loaded."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
+@contextmanager
+def drawing_without_screen() -> Iterator[None]:
+    """Where nobody has chosen matplotlib's backend, a block that imports it draws without a screen."""
+    if "MPLBACKEND" in os.environ or "matplotlib" in sys.modules:
+        yield
+        return
+    os.environ["MPLBACKEND"] = "Agg"
+    try:
+        yield
+    finally:
+        del os.environ["MPLBACKEND"]
 
 
 def wants_colour() -> bool:

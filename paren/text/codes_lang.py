@@ -425,3 +425,32 @@ register(
     "two keywords differ only in hyphens and underscores.",
     "Give the keyword, and the parameter of the function, another name.",
 )
+register(
+    "E-STUDY-006",
+    "an analysis function that cannot be called",
+    "A function of a product, metric, plot or cost is called with the keywords of its form and with its needs, and has "
+    "no parameter for one of them, or one more that nothing fills; or its file cannot be imported; or a file under "
+    "`:files` is not there. This is found before anything is computed.",
+    "Correct the function, or the form. A hyphen in the form is an underscore in Python.",
+)
+register(
+    "E-STUDY-007",
+    "an exception in an analysis function",
+    "The user's own code raised; the notes show its lines. Other jobs go on.",
+    "Correct the Python file and start again: what was computed before is kept.",
+)
+register(
+    "E-STUDY-008",
+    "an analysis function that returns something else",
+    "A product is a dict from names to arrays, numbers, texts and lists; a metric is finite numbers, texts, lists and "
+    "dicts; a plot is a figure or a dict of figures; a cost is a dict from names to numbers. NaN and infinity are no "
+    "results of a metric, and arrays of objects cannot be stored.",
+    "Return what the form stands for. None stands for an undefined number.",
+)
+register(
+    "E-STUDY-009",
+    "an analysis that costs more than is allowed",
+    "The functions under `:cost` foretell what the analysis of one model needs, and `(deflimits ...)` allows less. "
+    "Nothing was computed or written.",
+    "Reduce the settings that the message names, or raise the limit.",
+)
