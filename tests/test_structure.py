@@ -36,6 +36,8 @@ LATE = {
     "pandas": "optional: results as a DataFrame",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
+    "paren.experiment.prune": "numpy and the training; `paren format` and `paren help` do without",
+    "paren.experiment.verify": "the same",
     "paren.inspect.card_code": "the emitter for cards; a report on the machine itself does without",
     "paren.inspect.doctor": "looks for the packages that the rest of paren imports",
     "paren.inspect.machine": "loads the packages that the doctor looks for first",

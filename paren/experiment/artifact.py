@@ -67,6 +67,16 @@ class Artifact:
         arrays = [path.removesuffix(".npy") for path, file in self.files.items() if file.shape is not None]
         return tuple(sorted([*arrays, *self._values]))
 
+    def mark_as_used(self) -> bool:
+        """Notes the time, for `prune` to see that somebody needs it; whether it is still there."""
+        try:
+            os.utime(self.folder / MANIFEST)
+        except FileNotFoundError:
+            return False
+        except OSError:  # of a read-only folder, from which nothing is pruned
+            return True
+        return True
+
     def array(self, name: str) -> Array:
         """An array, mapped into memory and not writable. Raises KeyError if there is none of that name, E-STORE-002 if
         it is damaged."""
@@ -238,6 +248,8 @@ def read_artifact(folder: Path) -> Artifact | None:
             for path, each in content["files"].items()
         }
         recipe = Recipe(content["kind"], content["name"], parts["parts"], parts["about"])
+        if recipe.key != folder.name:
+            raise damaged(folder, f"it is the artifact {recipe.key} under another name")
         artifact = Artifact(folder, recipe, content["created"], content["metadata"], files)
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():

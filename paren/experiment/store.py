@@ -139,16 +139,20 @@ class Store:
     def _find_whole(self, recipe: Recipe) -> Artifact | None:
         """The artifact, if it is whole: reading one needs no claim."""
         try:
-            return self.find(recipe)
+            found = self.find(recipe)
         except ParenError as error:
             if error.code != "E-STORE-002":
                 raise
             return None
+        return found if found is not None and found.mark_as_used() else None
 
     def _find_to_build(self, recipe: Recipe) -> Artifact | None:
         """The artifact; a damaged one is moved aside. The caller has its claim."""
         try:
-            return self.find(recipe)
+            found = self.find(recipe)
+            if found is not None:
+                found.mark_as_used()
+            return found
         except ParenError as error:
             if error.code != "E-STORE-002":
                 raise

@@ -37,3 +37,9 @@ register(
     "The Python file has no function of that name at its top, and nothing that could make one when it is run.",
     "Correct the name, hyphens become underscores; or define the function at the top of the file.",
 )
+register(
+    "E-STORE-006",
+    "no study is there",
+    "The folder was not written by a study, or holds no artifacts yet.",
+    "Give the output folder of a study, the one that holds store/ and runs/.",
+)

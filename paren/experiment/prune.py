@@ -1,0 +1,181 @@
+"""Deleting what no kept launch needs: the only place where anything of an output root is deleted.
+
+Kept are the jobs of the last launches of each study, and those that somebody works on now; with them all artifacts
+that they refer to. While one of them is not done, artifacts that nobody refers to stay as well if they were made or
+used since the oldest kept launch began: they may be what an unfinished job has got so far. Interrupted trainings stay
+as long. An artifact that is being built stays in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from paren.experiment.artifact import MANIFEST, writing
+from paren.experiment.claims import claim, holders, sweep
+from paren.experiment.launches import Launch, read_launches
+from paren.experiment.recipe import KEY_DIGITS
+from paren.experiment.store import DAMAGED, PARTIAL, Store, claim_name
+from paren.text.errors import ParenError
+from paren.train.files import TEMPORARY, temporary_sibling
+from paren.train.state import Json
+
+_RUNS = "runs"
+_MARGIN = 600.0  # seconds by which clocks of hosts and of the file system may differ
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Something that is deleted: its path below the root, its bytes, and why nobody needs it."""
+
+    path: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """`jobs`: folders below the root. `artifacts`: folders that they refer to. `since`: seconds since the epoch from
+    which on artifacts are kept that nobody refers to; None if there is no need to. `live`: names of all claims."""
+
+    jobs: frozenset[str]
+    artifacts: frozenset[Path]
+    since: float | None
+    live: frozenset[str]
+
+
+def prune(root: Path, keep: int, *, dry: bool = False) -> list[Removal]:
+    """Deletes what the last `keep` different launches of each study do not need, and gives what was deleted, or would
+    be if it is only a `dry` run. Something that another process takes up at the same moment stays.
+
+    Raises E-STORE-006 if the root holds no study, E-STORE-003 if the disk refuses.
+    """
+    store = Store(root)
+    kept = _what_is_kept(root, keep)
+    removed = [
+        each for job in job_folders(root) if job not in kept.jobs and (each := _drop_job(root, job, dry)) is not None
+    ]
+    for kind in store.kinds():
+        for name in sorted(os.listdir(store.folder / kind)):
+            folder = store.folder / kind / name
+            why = _reason(folder, kept)
+            if why and (each := _drop_artifact(store, kind, folder, why, kept, dry)) is not None:
+                removed.append(each)
+    if not dry:
+        for folder in (*(root / _RUNS).glob("*"), *store.folder.glob("*")):
+            _drop_if_empty(folder)
+        sweep(root)
+    return removed
+
+
+def _what_is_kept(root: Path, keep: int) -> _Kept:
+    launches = read_launches(root)
+    studies: dict[tuple[str, str | None], list[Launch]] = {}
+    for launch in launches:
+        studies.setdefault((launch.study, launch.variant), []).append(launch)
+    last = [launch for own in studies.values() for launch in own[-keep:]]
+    if not launches:
+        raise ParenError("E-STORE-006", f"{root} holds no study", fix="give the output folder of a study")
+    jobs = {job for launch in last for job in launch.jobs}
+    live = {holder.claim for holder in holders(root)}
+    jobs |= {name for name in live if name.startswith(f"{_RUNS}/")}
+    artifacts = {place for job in jobs for place in references(root / job)}
+    unfinished = any((_read(root / job / "status.json") or {}).get("state") != "done" for job in jobs)
+    began = min((datetime.fromisoformat(launch.created).timestamp() for launch in last), default=0.0)
+    since = began - _MARGIN if unfinished else None
+    return _Kept(frozenset(jobs), frozenset(artifacts), since, frozenset(live))
+
+
+def references(job: Path) -> list[Path]:
+    """The folders of the artifacts that the `job.json` of a folder refers to, whether they are there or not."""
+    content = _read(job / "job.json") or {}
+    products = content.get("products")
+    written = [content.get("model"), content.get("data"), *(products.values() if isinstance(products, dict) else ())]
+    return [Path(os.path.normpath(job / each)) for each in written if isinstance(each, str)]
+
+
+def job_folders(root: Path) -> list[str]:
+    """The folders of all jobs, relative to the root."""
+    return sorted(path.parent.relative_to(root).as_posix() for path in (root / _RUNS).glob("*/*/job.json"))
+
+
+def _reason(folder: Path, kept: _Kept) -> str | None:
+    """Why an entry of the store is not needed; None if it is."""
+    name = folder.name
+    if name.startswith(TEMPORARY):
+        return "left by a build that was killed"
+    if name.startswith(DAMAGED):
+        return "damaged, and built again since"
+    own = folder.with_name(name.removesuffix(PARTIAL))
+    if own in kept.artifacts or (kept.since is not None and _last_use(folder) >= kept.since):
+        return None
+    return "an interrupted training of no kept job" if name.endswith(PARTIAL) else "no kept job refers to it"
+
+
+def _last_use(folder: Path) -> float:
+    """When an artifact was made or last asked for, or a training wrote its last file."""
+    manifest = folder / MANIFEST
+    if manifest.exists():
+        return manifest.stat().st_mtime
+    return max((path.stat().st_mtime for path in (folder, *folder.rglob("*"))), default=0.0)
+
+
+def _drop_job(root: Path, job: str, dry: bool) -> Removal | None:
+    removal = Removal(job, _size(root / job), "of an older launch")
+    if dry:
+        return removal
+    held = claim(root, job)
+    if held is None:
+        return None
+    with held, writing(root / job):
+        _delete(root / job)
+    return removal
+
+
+def _drop_artifact(store: Store, kind: str, folder: Path, why: str, kept: _Kept, dry: bool) -> Removal | None:
+    key = folder.name.removeprefix(TEMPORARY).removeprefix(DAMAGED)[:KEY_DIGITS]
+    removal = Removal(folder.relative_to(store.root).as_posix(), _size(folder), why)
+    name = claim_name(kind, key)
+    if dry:
+        return None if name in kept.live else removal
+    held = claim(store.root, name)
+    if held is None:
+        return None
+    with held, writing(folder):
+        used = _last_use(folder)
+        aside = temporary_sibling(folder)
+        os.rename(folder, aside)
+        if _last_use(aside) != used:  # somebody has just found it, and marked it as used
+            os.rename(aside, folder)
+            return None
+        shutil.rmtree(aside)
+    return removal
+
+
+def _delete(folder: Path) -> None:
+    """Deletes a folder; its name never stands for half of it."""
+    aside = temporary_sibling(folder)
+    os.rename(folder, aside)
+    shutil.rmtree(aside)
+
+
+def _drop_if_empty(folder: Path) -> None:
+    """Deletes a configuration without jobs, with the plots over its cohort, and a kind without artifacts."""
+    if folder.is_dir() and not any(each.is_dir() and each.name != "plots" for each in folder.iterdir()):
+        shutil.rmtree(folder)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _read(path: Path) -> dict[str, Json] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
