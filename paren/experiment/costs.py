@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from paren.experiment.functions import Functions
 from paren.experiment.values import kind_of
@@ -12,18 +13,16 @@ from paren.lang.analysis import python_name
 from paren.lang.value import show
 from paren.text.errors import Note, ParenError, Report
 
-Costs = Mapping[str, float]
-
 
 class _Watched(Mapping[str, Value]):
     """The settings, with a record of which were read."""
 
     def __init__(self, program: Program) -> None:
         self._values = {setting.name: setting.value for setting in program.settings}
-        self.read: set[str] = set()
+        self.read: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Value:
-        self.read.add(name)
+        self.read |= {name}
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -33,54 +32,58 @@ class _Watched(Mapping[str, Value]):
         return len(self._values)
 
 
-def costs(program: Program, functions: Functions) -> dict[str, Costs]:
+@dataclass(frozen=True)
+class _Foretold:
+    """The costs of an analysis, by name, and the settings that they follow from."""
+
+    analysis: Analysis
+    costs: Mapping[str, float]
+    settings: frozenset[str]
+
+
+def costs(program: Program, functions: Functions) -> dict[str, dict[str, float]]:
     """What the analyses of a job that have a `:cost` will cost: analysis -> cost -> number. Their files are imported.
 
     Raises E-STUDY-006 to E-STUDY-008 for a function that cannot foretell it.
     """
-    return {
-        analysis.name: _foretell(analysis, functions, _Watched(program))
-        for analysis in program.study.analyses
-        if analysis.cost is not None
-    }
+    return {each.analysis.name: dict(each.costs) for each in _foretell_all(program, functions)}
 
 
 def check_limits(program: Program, functions: Functions) -> None:
     """Raises E-STUDY-009 for every limit that the analyses of a job exceed together, naming the settings to reduce."""
-    study = program.study
-    watched = {analysis.name: _Watched(program) for analysis in study.analyses if analysis.cost is not None}
-    if not study.limits:
-        return
-    found = {
-        analysis: _foretell(analysis, functions, watched[analysis.name])
-        for analysis in study.analyses
-        if analysis.cost is not None
-    }
+    foretold = _foretell_all(program, functions) if program.study.limits else []
     report = Report()
-    for limit in study.limits:
-        parts = {analysis: each[limit.name] for analysis, each in found.items() if each.get(limit.name)}
-        total = math.fsum(parts.values())
+    for limit in program.study.limits:
+        parts = [each for each in foretold if each.costs.get(limit.name)]
+        total = math.fsum(each.costs[limit.name] for each in parts)
         if total > limit.most:
-            read = set().union(*(watched[analysis.name].read for analysis in parts))
-            report.errors.append(_over(program, limit, total, parts, read))
+            report.errors.append(_over(program, limit, total, parts))
     report.finish()
 
 
-def _over(program: Program, limit: Limit, total: float, parts: Mapping[Analysis, float], read: set[str]) -> ParenError:
-    behind = read.union(*(analysis.settings for analysis in parts))
+def _over(program: Program, limit: Limit, total: float, parts: list[_Foretold]) -> ParenError:
+    behind = frozenset().union(*(each.settings for each in parts))
     settings = [f"{each.name} (now {show(each.value)})" for each in program.settings if each.name in behind]
     what = " or ".join([", ".join(settings[:-1]), settings[-1]]) if len(settings) > 1 else "".join(settings)
-    largest = sorted(parts.items(), key=lambda pair: -pair[1])
+    parts = sorted(parts, key=lambda each: -each.costs[limit.name])
     return ParenError(
         "E-STUDY-009",
         f"the analysis of one model costs {total:.6g} {limit.name}, the limit is {limit.most:.6g}",
         limit.span,
-        notes=[Note(f"{analysis.name}: {cost:.6g} {limit.name}", analysis.span) for analysis, cost in largest],
+        notes=[
+            Note(f"{each.analysis.name}: {each.costs[limit.name]:.6g} {limit.name}", each.analysis.span)
+            for each in parts
+        ],
         fix=f"reduce {what or 'what the functions compute'}, or raise the limit",
     )
 
 
-def _foretell(analysis: Analysis, functions: Functions, settings: _Watched) -> Costs:
+def _foretell_all(program: Program, functions: Functions) -> list[_Foretold]:
+    return [_foretell(each, program, functions) for each in program.study.analyses if each.cost is not None]
+
+
+def _foretell(analysis: Analysis, program: Program, functions: Functions) -> _Foretold:
+    settings = _Watched(program)
     keywords = {python_name(key): value for key, value in analysis.keywords}
     result = functions.call_cost(analysis, {**keywords, "settings": settings})
     origin = f"{python_name(analysis.cost or '')} in {analysis.file}"
@@ -98,7 +101,7 @@ def _foretell(analysis: Analysis, functions: Functions, settings: _Watched) -> C
                 fix=fix,
             )
         found[name] = number
-    return found
+    return _Foretold(analysis, found, settings.read.union(analysis.settings))
 
 
 def _number(cost: object) -> float | None:
