@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from paren.cli.options import Json
-from paren.cli.output import print_json, print_result, print_table
+from paren.cli.output import print_json, print_result, print_table, say
 
 Recorded = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of a study or of a run.", show_default=False)]
+
+_WIDEST = 16  # columns of a table for which none were asked
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +48,10 @@ def results(
     elif json:
         print_json(found.records())
     else:
-        print_table(found.table())
+        left_out = 0 if columns else max(0, len(found.columns) - _WIDEST)
+        print_table(found.part(len(found.columns) - left_out).table())
+        if left_out:
+            say(f"{left_out} more columns: name them, or see all with --csv or --json")
 
 
 def report(out: Recorded) -> None:

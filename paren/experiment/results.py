@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _OWN = ("job", "state", "step", "code", "message")
 _GROUPS = ("settings", "series", "metrics")
+_SHORT = 4  # numbers of a list that are columns of their own
 _EXTREMES = {".min": np.nanmin, ".max": np.nanmax}
 
 
@@ -56,6 +57,10 @@ class Results:
     def records(self) -> list[dict[str, Json]]:
         """A mapping for each job; numbers that are not finite are "nan", "inf", "-inf"."""
         return [finite(dict(zip(self.columns, row, strict=True))) for row in self.rows]
+
+    def part(self, count: int) -> Results:
+        """The first columns."""
+        return Results(self.columns[:count], tuple(row[:count] for row in self.rows))
 
     def table(self) -> Table:
         """As a table to look at: numbers in few digits, nested results as JSON."""
@@ -124,7 +129,7 @@ def series_columns(recorded: Recorded) -> list[str]:
 
 
 def metric_columns(recorded: Recorded) -> list[str]:
-    """Every metric of the analysis that is a value, and every value in nested ones; lists are left out."""
+    """Every metric of the analysis that is a value, and every value in nested ones; long lists are left out."""
     leaves = dict.fromkeys(
         leaf
         for job in recorded.jobs
@@ -136,8 +141,10 @@ def metric_columns(recorded: Recorded) -> list[str]:
 
 
 def leaves_of(name: str, value: Json) -> Iterator[tuple[str, Json]]:
-    """The values in a nested result with their dotted names; a list is a value."""
-    if isinstance(value, dict):
+    """The values in a nested result with their dotted names. A list is a value, but of a few numbers each is one."""
+    if isinstance(value, list) and 0 < len(value) <= _SHORT and all(number_of(each) is not None for each in value):
+        yield from ((f"{name}.{index}", each) for index, each in enumerate(value))
+    elif isinstance(value, dict):
         for key, each in value.items():
             yield from leaves_of(f"{name}.{key}", each)
     else:

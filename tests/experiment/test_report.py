@@ -108,6 +108,32 @@ def test_points_of_a_sweep_are_means_with_deviations(study: Path) -> None:
     assert headings[:3] == ["rate", "rows", "prior"], "charts against the swept settings, then the cohort; no replicas"
 
 
+def test_tables_of_metrics_begin_with_means_over_replicas(study: Path) -> None:
+    page = read(study)
+    jobs = [job for job in read_recorded(study).jobs if job.changed == {} and job.member["prior"] == "normal"]
+    excess = np.array([job.results["excess"] for job in jobs])
+    tips = [found["data-tip"] for found in page.all("td") if "±" in found.get("data-tip", "")]
+    assert f"{excess.mean():.8g} ± {excess.std(ddof=1):.4g}, 2 values".replace("e-05", "e-5") in tips
+    assert "0.95 ± 0, 2 values" in tips, "equal values have no deviation"
+    assert page.text().count("Each job") == 2
+
+
+def test_many_metrics_are_folded_and_lists_are_rounded(tmp_path: Path) -> None:
+    jobs = write_study(tmp_path, sweep={"rate": [1e-2]}, cohort={}, settings=SETTINGS, plots=False)
+    for number, job in enumerate(jobs):
+        many = {f"value-{index}": index + number for index in range(60)}
+        content = {"many": many, "constant": {"levels": [0.68, 0.95]}, "long": [1 / 3] * 30, "pair": [1 / 3, number]}
+        write_json(job / "metrics.json", content)
+    page = read(tmp_path)
+    text = page.text()
+    assert "60 charts" in text
+    assert "20 more columns are left out; paren results OUT many has them" in text
+    assert f"[{'0.3333 ' * 8}0.…" in text
+    charts = [found["aria-label"] for found in page.all("svg", class_="bars")]
+    assert any(chart.startswith("pair.1 against rate: ") for chart in charts)
+    assert not any("constant" in chart or "pair.0" in chart for chart in charts), "what does not change says nothing"
+
+
 def test_names_of_users_are_text(tmp_path: Path) -> None:
     jobs = write_study(
         tmp_path / "out",

@@ -33,13 +33,14 @@ def test_without_columns_everything_that_varies_or_came_out(study: Path) -> None
     found = results(study)
     assert found.columns == (
         *("job", "rate", "replica", "state", "step", "code", "loss", "evaluation/loss", "evaluation/loss.min"),
-        *("evaluation/accuracy", "excess", "coverage.joint.68", "coverage.joint.95.4", "undefined"),
+        *("evaluation/accuracy", "excess", "coverage.joint.68", "coverage.joint.95.4", "coverage.modes.0"),
+        *("coverage.modes.1", "undefined"),
     )
     assert [row[3] for row in found.rows] == ["done", "done", "done", "failed", "done", "waiting"]
     assert [row[5] for row in found.rows] == [None, None, None, "E-STUDY-010", None, None]
     assert [row[1] for row in found.rows] == [1e-3, 1e-3, 1e-4, 1e-4, 1e-2, 1e-2]
-    assert found.rows[5][4:] == (None,) * 10, "a waiting job has nothing but its settings"
-    assert found.rows[3][10:] == (None,) * 4, "a failed one keeps its training"
+    assert found.rows[5][4:] == (None,) * 12, "a waiting job has nothing but its settings"
+    assert found.rows[3][10:] == (None,) * 6, "a failed one keeps its training"
     series = read_metrics(next(job.run for job in read_recorded(study).jobs if job.run))
     assert found.rows[0][6] == series["loss"][-1]
     assert found.rows[0][8] == min(value for value in series["evaluation/loss"] if value == value)
@@ -50,12 +51,12 @@ def test_dots_lead_into_nested_results(study: Path) -> None:
     found = results(study, names)
     assert found.columns == (
         *("coverage.joint.95.4", "coverage.modes.1", "coverage.modes"),
-        *("coverage.joint.68", "coverage.joint.95.4", "coverage.modes"),
+        *("coverage.joint.68", "coverage.joint.95.4", "coverage.modes.0", "coverage.modes.1"),
         *("hidden", "loss.max", "undefined"),
     )
     assert found.rows[0][:3] == (0.95, 2, [1, 2])
-    assert found.rows[0][6] == [64, 64]
-    assert found.rows[0][8] is None
+    assert found.rows[0][7] == [64, 64]
+    assert found.rows[0][9] is None
     assert results(study, ["settings.rate", "series.loss", "metrics.excess"]).rows[5] == (1e-2, None, None)
 
 
@@ -194,3 +195,16 @@ def test_the_command(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "rate\n0.001\n0.001\n0.0001\n0.0001\n0.01\n0.01\n"
     assert main(["results", str(study), "--csv", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["message"] == "--csv and --json exclude each other"
+
+
+def test_a_wide_table_is_cut_and_says_so(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job in read_recorded(study).jobs:
+        write_json(job.folder / "metrics.json", {f"value-{index}": index for index in range(20)})
+    assert main(["results", str(study)]) == 0
+    written = capsys.readouterr()
+    assert written.err == "14 more columns: name them, or see all with --csv or --json\n"
+    assert written.out.splitlines()[0].split()[-1] == "value-5"
+    assert main(["results", str(study), "--csv"]) == 0
+    written = capsys.readouterr()
+    assert written.err == ""
+    assert len(written.out.splitlines()[0].split(",")) == 30

@@ -7,13 +7,13 @@ in its attributes, in full, for the script that shows it on hovering.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from paren.experiment.figures import show_number, show_tick
 from paren.experiment.report.html import Html, element, join
+from paren.experiment.report.replicas import deviation_of, mean_of
 from paren.experiment.report.scales import Axis, axis_for
 
 WIDTH, HEIGHT = 400, 250
@@ -43,14 +43,11 @@ class Bar:
 
     @property
     def mean(self) -> float:
-        return sum(self.values) / len(self.values)
+        return mean_of(self.values)
 
     @property
     def deviation(self) -> float:
-        """The sample's standard deviation, 0 of a single value."""
-        if len(self.values) < 2:
-            return 0.0
-        return math.sqrt(sum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
+        return deviation_of(self.values)
 
 
 def line_chart(title: str, lines: Sequence[Line], colours: Sequence[str], about: str) -> Html:

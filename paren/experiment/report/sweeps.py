@@ -1,7 +1,6 @@
 """Results against what was changed: a row of charts for each setting of the sweep, grid or cohort.
 
-Jobs that differ in nothing but a replica are one point with an error bar. A replica is a whole number of the cohort
-that is called so: its values have no meaning but to be different.
+Jobs that differ in nothing but a replica are one point with an error bar.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from dataclasses import dataclass
 from paren.experiment.recorded import Recorded, RecordedJob, label_of, number_of, show_value
 from paren.experiment.report.charts import COLOURS, Bar, bar_chart, colour_of, swatch
 from paren.experiment.report.html import Html, element, join
+from paren.experiment.report.replicas import LARGEST, is_replica, member_of
 from paren.experiment.results import metric_columns, numbers, series_columns
 from paren.train.state import Json
 
-REPLICAS = ("replica", "replicate", "repeat", "repetition", "seed")
-MOST_CHARTS = 24
-_LARGEST = 1e150  # results from here on, infinite ones too, have no deviation that is a float
+_OPEN = 18  # charts against one setting that are shown without being asked for
 _MOST_GROUPS = 2 * COLOURS
 
 
@@ -34,34 +32,32 @@ def sweeps(recorded: Recorded) -> Html | None:
     """The charts of every setting that was varied on purpose; None if there is none with results."""
     changed = [name for job in recorded.jobs for name in job.changed]
     factors = dict.fromkeys([*changed, *(name for job in recorded.jobs for name in job.member)])
-    rows = [_row(recorded, name) for name in factors if name.lower() not in REPLICAS]
+    rows = [_row(recorded, name) for name in factors if not is_replica(name)]
     shown = [row for row in rows if row]
     return join(*shown) if shown else None
 
 
 def _row(recorded: Recorded, factor: str) -> Html | None:
-    """All charts against one setting."""
+    """All charts against one setting: losses and evaluations, then each metric, folded away once they are many."""
     places = _places(recorded, factor)
     values = list({show_value(place.value): place.value for place in places}.values())
     if len(values) < 2:
         return None
-    labels = list(dict.fromkeys(place.group for place in places))
-    if len(labels) > _MOST_GROUPS:
-        labels = labels[:_MOST_GROUPS]
-    columns = [*series_columns(recorded), *metric_columns(recorded)]
-    charts: list[Html] = []
-    left_out: list[str] = []
-    for column in columns:
-        bars = _bars(recorded, places, labels, column, values)
-        if len({bar.place for bar in bars}) < 2:
+    labels = list(dict.fromkeys(place.group for place in places))[:_MOST_GROUPS]
+    plot = _Plot(recorded, factor, places, labels, values)
+    parts: list[Html] = []
+    count = 0
+    for title, columns in _families(recorded).items():
+        charts = [chart for column in columns if (chart := plot.draw(column)) is not None]
+        if not charts:
             continue
-        if len(charts) == MOST_CHARTS:
-            left_out.append(column)
-            continue
-        names = None if _is_numeric(values) else [show_value(value) for value in values]
-        about = f"{column} against {factor}: " + "; ".join(f"{bar.label} {bar.mean:.4g}" for bar in bars[:24])
-        charts.append(bar_chart(column, bars, names, factor, about))
-    if not charts:
+        grid = element("div", *charts, class_="charts")
+        if count and count + len(charts) > _OPEN:
+            number = element("span", f"{len(charts)} charts", class_="muted")
+            grid = element("details", element("summary", title, " ", number), grid, class_="fold")
+        count += len(charts)
+        parts.append(grid)
+    if not parts:
         return None
     keys = [
         element(
@@ -74,17 +70,55 @@ def _row(recorded: Recorded, factor: str) -> Html | None:
         )
         for number, label in enumerate(labels)
     ]
-    note = None
-    if left_out:
-        note = element("p", f"{len(left_out)} more are left out: {', '.join(left_out)}", class_="note")
-    return element(
-        "div",
-        element("h3", "Against ", element("code", factor)),
-        element("div", *keys, class_="legend groups") if len(labels) > 1 else None,
-        element("div", *charts, class_="charts"),
-        note,
-        class_="sweep",
-    )
+    heading = element("h3", "Against ", element("code", factor))
+    legend = element("div", *keys, class_="legend groups") if len(labels) > 1 else None
+    return element("div", heading, legend, *parts, class_="sweep")
+
+
+def _families(recorded: Recorded) -> dict[str, list[str]]:
+    """The columns to draw: those of the training, and those of each metric."""
+    found = {"training": series_columns(recorded)}
+    for column in metric_columns(recorded):
+        found.setdefault(column.removeprefix("metrics.").partition(".")[0], []).append(column)
+    return found
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """What the charts against one setting have in common."""
+
+    recorded: Recorded
+    factor: str
+    places: Sequence[_Place]
+    labels: Sequence[str]
+    values: Sequence[Json]
+
+    def draw(self, column: str) -> Html | None:
+        """The chart of a column; None if it has too few values to say anything, or they are all the same."""
+        bars = self._bars(column)
+        if len({bar.place for bar in bars}) < 2 or len({value for bar in bars for value in bar.values}) < 2:
+            return None
+        names = None if self._is_numeric() else [show_value(value) for value in self.values]
+        about = f"{column} against {self.factor}: " + "; ".join(f"{bar.label} {bar.mean:.4g}" for bar in bars[:24])
+        return bar_chart(column, bars, names, self.factor, about)
+
+    def _is_numeric(self) -> bool:
+        return all(number_of(value) is not None for value in self.values)
+
+    def _bars(self, column: str) -> list[Bar]:
+        """Results of one group and one value together."""
+        texts = [show_value(value) for value in self.values]
+        together: dict[tuple[int, str], list[float]] = {}
+        for place in self.places:
+            result = numbers(self.recorded.jobs[place.number], column)
+            if result is not None and abs(result) < LARGEST and place.group in self.labels:
+                together.setdefault((self.labels.index(place.group), show_value(place.value)), []).append(result)
+        bars = []
+        for (group, text), results in together.items():
+            number = number_of(self.values[texts.index(text)]) if self._is_numeric() else texts.index(text)
+            label = f"{self.labels[group]}, {text}" if len(self.labels) > 1 else text
+            bars.append(Bar(group, float(number or 0), results, label))
+        return bars
 
 
 def _places(recorded: Recorded, factor: str) -> list[_Place]:
@@ -101,30 +135,7 @@ def _places(recorded: Recorded, factor: str) -> list[_Place]:
 
 
 def _group(job: RecordedJob, changed: Mapping[str, Json], factor: str) -> str:
-    member = {name: value for name, value in job.member.items() if name != factor and name.lower() not in REPLICAS}
+    member = {name: value for name, value in member_of(job).items() if name != factor}
     if not changed and member:
         return ", ".join(f"{name} {show_value(value)}" for name, value in member.items())
     return label_of(changed, member)
-
-
-def _is_numeric(values: Sequence[Json]) -> bool:
-    return all(number_of(value) is not None for value in values)
-
-
-def _bars(
-    recorded: Recorded, places: Sequence[_Place], labels: Sequence[str], column: str, values: Sequence[Json]
-) -> list[Bar]:
-    """The points of one chart: results of one group and one value together."""
-    numeric = _is_numeric(values)
-    texts = [show_value(value) for value in values]
-    together: dict[tuple[int, str], list[float]] = {}
-    for place in places:
-        result = numbers(recorded.jobs[place.number], column)
-        if result is not None and abs(result) < _LARGEST and place.group in labels:
-            together.setdefault((labels.index(place.group), show_value(place.value)), []).append(result)
-    bars = []
-    for (group, text), results in together.items():
-        number = number_of(values[texts.index(text)]) if numeric else texts.index(text)
-        label = f"{labels[group]}, {text}" if len(labels) > 1 else text
-        bars.append(Bar(group, float(number or 0), results, label))
-    return bars

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from paren.experiment.figures import show_number, show_seconds
 from paren.experiment.recorded import Recorded, RecordedJob, number_of, show_value
-from paren.experiment.report.html import Content, Html, element, join
+from paren.experiment.report.html import Html, element, join
+from paren.experiment.report.replicas import LARGEST, deviation_of, mean_of, replicated
 from paren.experiment.report.times import seconds_of
 from paren.experiment.results import leaves_of, look_up, series_columns
 from paren.train.state import Json
 
 MOST_COLUMNS = 40
+_LONGEST = 60  # characters of a cell; the rest is told on hovering
 
 
 def cell(value: Json, mark: str = "") -> Html:
@@ -20,10 +22,22 @@ def cell(value: Json, mark: str = "") -> Html:
     number = number_of(value)
     whole = show_value(value)
     if number is None:
-        return element("td", whole, class_=mark if whole else "empty")
+        short = shorten(_round(value))
+        return element("td", short, class_=mark if whole else "empty", data_tip=whole if short != whole else None)
     shown = show_number(number)
     tip = whole if whole != shown.replace(",", "") else None
     return element("td", shown, class_=f"number {mark}".rstrip(), data_v=whole, data_tip=tip)
+
+
+def _round(value: Json) -> str:
+    """A list with its numbers in few digits."""
+    if isinstance(value, list):
+        return f"[{' '.join(map(_round, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else show_value(value)
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def sortable(heads: Sequence[str], rows: Sequence[Html], caption: str) -> Html:
@@ -99,38 +113,74 @@ def _least(recorded: Recorded, column: str) -> Json:
 
 
 def metric_tables(recorded: Recorded) -> Html | None:
-    """A table for each metric of the analysis; metrics that are single values share one. None without metrics."""
-    if not any(job.results for job in recorded.jobs):
-        return None
+    """A table for each metric of the analysis; metrics that are single values share one. Where there are replicas,
+    means over them come first, those of losses and evaluations too. None without metrics and replicas."""
     names = dict.fromkeys(name for job in recorded.jobs for name in job.results)
     single = [name for name in names if not any(isinstance(job.results.get(name), dict) for job in recorded.jobs)]
-    parts: list[Content] = []
+    means = replicated(recorded)
+    parts: list[Html] = []
+    if means and series_columns(recorded):
+        parts += _titled("Training", _mean_table(means, series_columns(recorded), ""))
     if single:
-        parts.append(_metric_table(recorded, "Single values" if len(single) < len(names) else "", single, ""))
+        columns = [leaf for name in single for leaf in _leaves(recorded, name)]
+        parts += _titled("Single values", *_metric_table(recorded, means, columns, ""))
     for name in names:
         if name not in single:
-            values = [(leaf, value) for job in recorded.jobs for leaf, value in leaves_of(name, job.results.get(name))]
-            leaves = list(dict.fromkeys(leaf for leaf, value in values if leaf != name or value is not None))
-            parts.append(_metric_table(recorded, name, leaves, f"{name}."))
-    return join(*parts)
+            parts += _titled(name, *_metric_table(recorded, means, _leaves(recorded, name), f"{name}."))
+    return join(*parts) if parts else None
 
 
-def _metric_table(recorded: Recorded, title: str, columns: Sequence[str], prefix: str) -> Html:
+def _titled(title: str, *contents: Html) -> list[Html]:
+    return [element("h3", title), *contents]
+
+
+def _leaves(recorded: Recorded, name: str) -> list[str]:
+    """The dotted names of a metric's values."""
+    values = [(leaf, value) for job in recorded.jobs for leaf, value in leaves_of(name, job.results.get(name))]
+    return list(dict.fromkeys(leaf for leaf, value in values if leaf != name or value is not None)) or [name]
+
+
+def _metric_table(
+    recorded: Recorded, means: Mapping[str, Sequence[RecordedJob]], columns: Sequence[str], prefix: str
+) -> list[Html]:
+    """The values of each job; behind means over replicas, if there are any."""
     shown = columns[:MOST_COLUMNS]
     rows = []
     for number, job in enumerate(recorded.jobs):
         if job.results:
             values = [next(iter(look_up(job, f"metrics.{column}")), None) for column in shown]
             rows.append(element("tr", job_head(job, number), *map(cell, values), data_j=number))
-    heads = ["job", *(column.removeprefix(prefix) for column in shown)]
-    note = None
+    title = prefix.rstrip(".") or "Single values"
+    table = sortable(["job", *(column.removeprefix(prefix) for column in shown)], rows, title)
+    note = []
     if len(columns) > len(shown):
-        note = element(
-            "p",
-            f"{len(columns) - len(shown)} more columns are left out; paren results OUT {title} has them",
-            class_="note",
-        )
-    return join(element("h3", title) if title else None, sortable(heads, rows, title or "Metrics"), note)
+        left_out = f"{len(columns) - len(shown)} more columns are left out; paren results OUT {title} has them"
+        note.append(element("p", left_out, class_="note"))
+    if not means:
+        return [table, *note]
+    short = _mean_table(means, [f"metrics.{column}" for column in shown], f"metrics.{prefix}")
+    return [short, element("details", element("summary", "Each job"), table, class_="fold"), *note]
+
+
+def _mean_table(means: Mapping[str, Sequence[RecordedJob]], columns: Sequence[str], prefix: str) -> Html:
+    """Means over replicas with their standard deviations; what is no number is told if it is the same in all."""
+    rows = []
+    for label, jobs in means.items():
+        cells = [_mean_cell(jobs, column) for column in columns]
+        rows.append(element("tr", element("th", label, scope="row", class_="first"), cell(len(jobs)), *cells))
+    heads = ["mean ± standard deviation", "jobs", *(column.removeprefix(prefix) for column in columns)]
+    return sortable(heads, rows, "Means over replicas")
+
+
+def _mean_cell(jobs: Sequence[RecordedJob], column: str) -> Html:
+    found = [value for job in jobs for value in look_up(job, column)]
+    values = [number for value in found if (number := number_of(value)) is not None and abs(number) < LARGEST]
+    if not values or len(values) < len(found):
+        return cell(found[0] if len(set(map(show_value, found))) == 1 else None)
+    mean, deviation = mean_of(values), deviation_of(values)
+    text = show_number(mean, 4) if deviation == 0 else f"{show_number(mean, 4)} ± {show_number(deviation, 2)}"
+    tip = f"{show_number(mean, 8)} ± {show_number(deviation, 4)}, {len(values)} values"
+    return element("td", text, class_="number", data_v=mean, data_tip=tip)
 
 
 def series_table(job: RecordedJob) -> Html | None:
