@@ -10,6 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from paren.environment import parse_size, read_environment
+from paren.experiment.jobs import is_study
+from paren.experiment.launch import JOBS, Launch
+from paren.experiment.plan import StudyPlan, plan_study
+from paren.experiment.progress import StudyView
+from paren.experiment.study import StudyRun, run_study
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import Candidate, first_candidate, most_stacked, predict
@@ -165,9 +170,14 @@ class Experiment:
         stacking: int | None = None,
         patterns: bool = True,
         tf32: bool = False,
-        progress: ProgressView | None = None,
-    ) -> Run:
-        """Trains, and gives the ended run. Raises `ParenError` for whatever stops it.
+        progress: ProgressView | StudyView | None = None,
+        workers: int | None = None,
+        parallel: str | None = None,
+        single: bool = False,
+    ) -> Run | StudyRun:
+        """Trains, and gives the ended run; a file that declares a study trains and analyses all its jobs, as `train`
+        and `analyze` do, unless it is to be a `single` run of the file's own values. Raises `ParenError` for whatever
+        stops it.
 
         Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
         writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
@@ -175,10 +185,31 @@ class Experiment:
         whole and none is made again; results agree to rounding. `tf32` lets CUDA round the operands of float32 products
         to TF32.
         """
-        view = progress if progress is not None else Silent()
-        environment = read_environment()
+        how = self._how(device, threads, data_root, stacking, patterns, tf32, profile)
+        if self.is_study and not single:
+            given = {
+                "--steps": steps is not None,
+                "--resume": resume not in (None, "auto"),
+                "--overwrite": overwrite,
+                "--checkpoints": checkpoints is not None,
+                "--allow-new-layout": allow_new_layout,
+                "--profile": profile,
+            }
+            self._refuse_for_studies([option for option, chosen in given.items() if chosen])
+            launch = Launch(self._out(out), how, True, True, workers, parallel, tensorboard)
+            return run_study(
+                self.program, self.overrides, launch, progress if isinstance(progress, StudyView) else None
+            )
+        if workers is not None or parallel == JOBS:
+            option = "--workers" if workers is not None else "--parallel jobs"
+            raise ParenError(
+                "E-JOB-007",
+                f"{self.program.path} declares one training, and {option} is for several",
+                fix="declare a defsweep, defcohort or defgrid, or leave the option out",
+            )
+        view = progress if progress is not None and not isinstance(progress, StudyView) else Silent()
         options = RunOptions(
-            Path(out) if out is not None else default_out(self.program),
+            self._out(out),
             steps,
             resume,
             overwrite,
@@ -187,8 +218,91 @@ class Experiment:
             tensorboard,
             package_versions(),
         )
-        how = How(device or environment.device, threads, profile, stacking, patterns, tf32, data_root)
         return run_program(self.program, self.overrides, options, how, view, lambda: self.plans)
 
+    @property
+    def is_study(self) -> bool:
+        """Whether the file declares a sweep, a cohort, a grid or an analysis."""
+        return is_study(self.program)
 
-__all__ = ["Experiment", "Run", "Settings", "Value", "load", "restore", "sample"]
+    def plan(
+        self,
+        out: str | Path | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        data_root: str | Path | None = None,
+        stacking: int | None = None,
+        patterns: bool = True,
+        tf32: bool = False,
+    ) -> StudyPlan:
+        """The jobs that `train` and `analyze` would find in `out`: what is there, what would be made and why, memory
+        and costs. Computes nothing, runs no function of the user's for data, and writes nothing."""
+        how = self._how(device, threads, data_root, stacking, patterns, tf32)
+        return plan_study(self.program, self.overrides, Launch(self._out(out), how))
+
+    def train(
+        self,
+        out: str | Path | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        tensorboard: bool = False,
+        data_root: str | Path | None = None,
+        stacking: int | None = None,
+        patterns: bool = True,
+        tf32: bool = False,
+        progress: StudyView | None = None,
+        workers: int | None = None,
+        parallel: str | None = None,
+    ) -> StudyRun:
+        """Trains the model of each job that has none in `out`, and goes on with those that were interrupted.
+
+        `workers` processes take jobs side by side, or with `parallel="jobs"` one on each device; else jobs follow each
+        other in this process. Raises the mistakes of all configurations before anything is written, and E-JOB-001 at
+        the end if jobs have failed; they do not stop the others.
+        """
+        how = self._how(device, threads, data_root, stacking, patterns, tf32)
+        launch = Launch(self._out(out), how, True, False, workers, parallel, tensorboard)
+        return run_study(self.program, self.overrides, launch, progress)
+
+    def analyze(
+        self,
+        out: str | Path | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        data_root: str | Path | None = None,
+        progress: StudyView | None = None,
+        workers: int | None = None,
+        parallel: str | None = None,
+    ) -> StudyRun:
+        """Computes the products, metrics and plots that are not in `out`, with models that are there, whatever device
+        trained them. Raises what `train` raises, and E-JOB-008 for jobs without a model."""
+        how = self._how(device, threads, data_root)
+        launch = Launch(self._out(out), how, False, True, workers, parallel)
+        return run_study(self.program, self.overrides, launch, progress)
+
+    def _out(self, out: str | Path | None) -> Path:
+        return Path(out) if out is not None else default_out(self.program)
+
+    @staticmethod
+    def _how(
+        device: str | None,
+        threads: int | None,
+        data_root: str | Path | None,
+        stacking: int | None = None,
+        patterns: bool = True,
+        tf32: bool = False,
+        profile: bool = False,
+    ) -> How:
+        return How(device or read_environment().device, threads, profile, stacking, patterns, tf32, data_root)
+
+    def _refuse_for_studies(self, options: Sequence[str]) -> None:
+        """E-JOB-004 for options of one training."""
+        if options:
+            raise ParenError(
+                "E-JOB-004",
+                f"{self.program.path} declares a study, and {options[0]} is for one training",
+                fix="leave it out, or give --single to train the file's own values alone",
+            )
+
+
+__all__ = ["Experiment", "Run", "Settings", "StudyPlan", "StudyRun", "Value", "load", "restore", "sample"]

@@ -119,11 +119,7 @@ def run_program(
         try:
             topology = find_topology(variables, visible_devices(how.device), ordinal_of(how.device))
             if topology.starts_ranks:
-                _shared(program, topology.ranks)  # what cannot be shared out is refused before any rank starts
-                _refuse_rounding(program, variables)
-                command = _command(program, overrides, options, how)
-                code = launch(topology, command, inherited_variables(), lambda: signals.received)
-                return _ended(options.out, code)
+                return start_ranks(program, overrides, options, how, topology, signals)
             if topology.member is None:
                 outcome = train_program(program, options, how, view, signals, topology, None, plans)
             else:
@@ -132,6 +128,16 @@ def run_program(
         finally:
             view.end()
     return Run(outcome.out, outcome.ended, outcome.exit_code, outcome.step)
+
+
+def start_ranks(
+    program: Program, overrides: Sequence[str], options: RunOptions, how: How, topology: Topology, signals: StopSignals
+) -> Run:
+    """Trains a program on ranks that this process starts, as `run_program` does."""
+    _shared(program, topology.ranks)  # what cannot be shared out is refused before any rank starts
+    _refuse_rounding(program, read_environment().ranks)
+    command = _command(program, overrides, options, how)
+    return _ended(options.out, launch(topology, command, inherited_variables(), lambda: signals.received))
 
 
 def train_program(
@@ -238,7 +244,7 @@ def package_versions() -> dict[str, str]:
 
 def _command(program: Program, overrides: Sequence[str], options: RunOptions, how: How) -> list[str]:
     """The command line of a rank that trains a program."""
-    command = [sys.executable, "-m", "paren", "run", program.path]
+    command = [sys.executable, "-m", "paren", "run", "--single", program.path]
     if program.variant is not None:
         command += ["--variant", program.variant]
     for override in overrides:

@@ -36,6 +36,7 @@ LATE = {
     "pandas": "optional: results as a DataFrame",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",
+    "paren.experiment.progress": "loads the language; `paren --help` does without",
     "paren.experiment.prune": "numpy and the training; `paren format` and `paren help` do without",
     "paren.experiment.verify": "the same",
     "paren.inspect.card_code": "the emitter for cards; a report on the machine itself does without",

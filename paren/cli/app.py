@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from paren.cli import artifacts, formatting, inspection, machine, recorded, training
+from paren.cli import artifacts, formatting, inspection, machine, recorded, studies, training
 from paren.cli.output import print_result, report_errors, report_fault, say
 from paren.environment import read_environment
 from paren.text.errors import InternalError, ParenError, did_you_mean
@@ -49,7 +49,7 @@ app = typer.Typer(
     help="Trains the network that a paren file describes.",
     epilog="`paren COMMAND --help` shows the options of a command.",
 )
-for group in (inspection, formatting, training, recorded, artifacts, machine):
+for group in (inspection, formatting, training, studies, recorded, artifacts, machine):
     group.register(app)
 
 

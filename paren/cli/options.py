@@ -74,3 +74,45 @@ Patterns = Annotated[
         show_default=False,
     ),
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/FILE[-VARIANT].", show_default=False),
+]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        metavar="DIR",
+        help="What relative data paths start from; default: PAREN_DATA, then the file's folder.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        help="Processes that take the jobs of a study side by side, and share memory and threads.",
+        show_default=False,
+    ),
+]
+
+
+class Sharing(StrEnum):
+    """What several devices or processes do: train each model together, or take whole jobs."""
+
+    DDP = "ddp"
+    JOBS = "jobs"
+
+
+Parallel = Annotated[
+    Sharing | None,
+    typer.Option(
+        "--parallel",
+        metavar="ddp|jobs",
+        help="Several devices train each model together, or each takes whole jobs of a study; default: ddp.",
+        show_default=False,
+    ),
+]

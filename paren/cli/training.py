@@ -8,17 +8,28 @@ from typing import Annotated
 
 import typer
 
-from paren.cli.options import Device, File, OnOff, Patterns, Settings, Stacking, Tf32, Threads, Variant
+from paren.cli.options import (
+    DataRoot,
+    Device,
+    File,
+    OnOff,
+    Out,
+    Parallel,
+    Patterns,
+    Settings,
+    Stacking,
+    Tensorboard,
+    Tf32,
+    Threads,
+    Variant,
+    Workers,
+)
 from paren.cli.output import print_result
 from paren.train.progress import view_for
 
 Steps = Annotated[
     int | None,
     typer.Option("--steps", min=1, metavar="N", help="Stop at step N in total; schedules stay.", show_default=False),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Run folder; default: outputs/FILE[-VARIANT].", show_default=False),
 ]
 Checkpoints = Annotated[
     Path | None,
@@ -40,18 +51,8 @@ AllowNewLayout = Annotated[
     bool,
     typer.Option("--allow-new-layout", help="Resume although device or stacking differ, which changes the bits."),
 ]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too.")]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Write report/trace.json, and say where the time of a step goes.")
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        metavar="DIR",
-        help="What relative data paths start from; default: PAREN_DATA, then the file's folder.",
-        show_default=False,
-    ),
 ]
 
 
@@ -79,12 +80,18 @@ def run(
     stacking: Stacking = None,
     patterns: Patterns = OnOff.ON,
     tf32: Tf32 = False,
+    workers: Workers = None,
+    parallel: Parallel = None,
+    single: Annotated[
+        bool, typer.Option("--single", help="Train the file's own values alone, whatever study it declares.")
+    ] = False,
 ) -> None:
-    """Train the network of a file.
+    """Train the network of a file, or all jobs of the study that it declares, and analyse them.
 
     Progress goes to stderr, the name of the run folder to stdout.
     """
     from paren import api  # compiles and runs: torch and llvmlite
+    from paren.experiment import progress  # loads the language; `paren --help` does without
 
     experiment = api.load(file, variant=variant, set=settings or ())
     trained = experiment.run(
@@ -102,7 +109,10 @@ def run(
         stacking=stacking,
         patterns=patterns is OnOff.ON,
         tf32=tf32,
-        progress=view_for(sys.stderr),
+        progress=progress.study_view(sys.stderr) if experiment.is_study and not single else view_for(sys.stderr),
+        workers=workers,
+        parallel=parallel.value if parallel is not None else None,
+        single=single,
     )
     print_result(str(trained.out))
     if trained.exit_code:

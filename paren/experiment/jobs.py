@@ -11,6 +11,7 @@ from paren.experiment.configurations import Values, combine, configuration_folde
 from paren.ir.identity import program_identity
 from paren.ir.program import Factor, Program, Setting, Value
 from paren.lang.elaborate import elaborate
+from paren.lang.value import show
 from paren.text.errors import Note, ParenError, ParenErrors
 from paren.text.source import Span
 
@@ -45,6 +46,13 @@ class Job:
         return {**_settings(self.base), **self.changed, **self.member}
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The `--set` texts with which the file's own values become this job's."""
+        pinned = {text.partition("=")[0].strip() for text in self.overrides}
+        values = {**self.changed, **self.member}
+        return (*self.overrides, *(f"{name}={show(value)}" for name, value in values.items() if name not in pinned))
+
+    @property
     def name(self) -> str:
         """What tells it from the other jobs: `rate 0.01, prior "uniform"`, or `baseline`."""
         return show_values({**self.changed, **self.member})
@@ -59,6 +67,11 @@ def is_study(program: Program) -> bool:
     """Whether a file declares more than one training."""
     study = program.study
     return bool(study.sweep or study.cohort or study.grid or study.analyses)
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def make_jobs(program: Program, overrides: Sequence[str]) -> tuple[Job, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from paren.text import (
     codes_api,
     codes_data,
+    codes_jobs,
     codes_lang,
     codes_machine,
     codes_parallel,
@@ -22,6 +23,7 @@ __all__ = [
     "Code",
     "codes_api",
     "codes_data",
+    "codes_jobs",
     "codes_lang",
     "codes_machine",
     "codes_parallel",

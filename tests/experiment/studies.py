@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from paren.experiment.events import Event
+from paren.experiment.jobs import Job
+from paren.train.read_run import read_weights
 
 DATA = """import numpy as np
 
@@ -36,3 +43,53 @@ def write_study(folder: Path, forms: str = "", text: str = PLAIN) -> Path:
     path = folder / "study.paren"
     path.write_text(text + forms)
     return path
+
+
+class Shown:
+    """A view of a study that keeps what it is told, and calls `at` with each event."""
+
+    def __init__(self, at: Callable[[Event], None] = lambda _: None) -> None:
+        self.events: list[Event] = []
+        self.notices: list[str] = []
+        self.at = at
+
+    def begin(self, jobs: Sequence[Job], finished: int) -> None:
+        self.begun = [job.name for job in jobs]
+
+    def show(self, event: Event) -> None:
+        self.events.append(event)
+        self.at(event)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def end(self) -> None: ...
+
+    def ended(self, kind: str) -> set[int]:
+        """The orders of the jobs that ended so."""
+        return {event.job for event in self.events if event.kind == kind}
+
+
+def weights(out: Path) -> dict[str, dict[str, bytes]]:
+    """The bits of all parameters, by the folder of the job."""
+    found = {}
+    for path in sorted(out.glob("runs/*/*/job.json")):
+        model = path.parent / json.loads(path.read_bytes())["model"]
+        values = read_weights(model).parameters
+        found[path.parent.relative_to(out).as_posix()] = {name: array.tobytes() for name, array in values.items()}
+    return found
+
+
+def states(out: Path) -> dict[str, str]:
+    """The state of each job, by its folder below `runs` without the digest."""
+    found = {}
+    for path in sorted(out.glob("runs/*/*/status.json")):
+        name = re.sub(r"-[0-9a-f]{12}", "", path.parent.relative_to(out / "runs").as_posix())
+        found[name] = json.loads(path.read_bytes())["state"]
+    return found
+
+
+def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file and folder below some."""
+    paths = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()}

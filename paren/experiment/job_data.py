@@ -1,0 +1,158 @@
+"""The data of a job: what a Python function makes is an artifact, which is made once and then mapped into memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paren.data.checks import check_data
+from paren.data.dataset import Dataset
+from paren.data.fields import ArraySplit, Column
+from paren.data.function import call_data_function
+from paren.data.open import dataset_of, open_data
+from paren.data.paths import find_file
+from paren.environment import read_environment
+from paren.experiment.artifact import Artifact, Writer
+from paren.experiment.recipe import Recipe, as_json, versions
+from paren.experiment.sources import Sources
+from paren.experiment.store import Store
+from paren.ir.op import Array
+from paren.ir.program import DataForm, Program, Value
+from paren.run import open_program_data
+from paren.train.progress import ProgressView
+from paren.train.state import Json
+
+DATA = "data"
+
+
+def data_root(program: Program, asked: Path | None) -> Path:
+    """The folder that relative paths of data start from: the one asked for, PAREN_DATA, or the file's."""
+    return (asked or read_environment().data or Path(program.path).parent).absolute()
+
+
+def data_recipe(program: Program, asked: Path | None, sources: Sources) -> Recipe | None:
+    """What the data of a Python function are made from; None for other data, which are known by their content.
+
+    The function is not run. Raises E-DATA-001 if its file, or one of its `:files`, is not there.
+    """
+    form = program.data
+    if form.kind != "python":
+        return None
+    root = data_root(program, asked)
+    path = find_file(form, "0", str(form.arguments[0]), root)
+    function = str(form.arguments[1]).replace("-", "_")
+    reach = sources.reach(path, function, form.spans.get("1", form.span))
+    keywords = dict(_pairs(form, "keywords"))
+    parts: dict[str, Json] = {
+        "function": function,
+        "sources": dict(reach.pieces),
+        "keywords": {name: as_json(value) for name, value in keywords.items()},
+        "fields": [[field.name, str(field.type)] for field in form.fields],
+        "split": as_json(form.options.get("split", ())),
+        "versions": versions(reach.packages),
+    }
+    if reach.takes("seed") and "seed" not in keywords:
+        parts["seed"] = program.run.seed
+    written = form.options.get("files", ())
+    if isinstance(written, tuple) and written:
+        files = {str(name): find_file(form, "files", str(name), root) for name in written}
+        parts["files"] = {name: content_digest(file) for name, file in files.items()}
+    return Recipe(DATA, DATA, parts)
+
+
+def known_identity(program: Program) -> str | None:
+    """The identity of data that are not made by a function, where it is known without reading a file."""
+    form = program.data
+    return open_data(form, root=Path(), cache=Path()).identity if form.kind == "digits" else None
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal; one that has not changed since is read once a process."""
+    found = path.stat()
+    return _digest(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@cache
+def _digest(path: Path, *_state: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sources_of(program: Program) -> Sources:
+    """The Python files beside the file of a program."""
+    return Sources(Path(program.path).absolute().parent)
+
+
+def open_job_data(
+    program: Program, store: Store, asked: Path | None, sources: Sources, view: ProgressView
+) -> tuple[Dataset, str]:
+    """The data of a program, checked, and their key: that of the artifact, or the data's own identity. Raises what is
+    wrong with them."""
+    recipe = data_recipe(program, asked, sources)
+    if recipe is None:
+        data = open_program_data(program, asked, view)
+        return data, data.identity
+    form, run = program.data, program.run
+    root = data_root(program, asked)
+
+    def make(writer: Writer) -> Json:
+        return _write(writer, call_data_function(form, root, run.seed))
+
+    data = dataset_of(form, _read(form, store.build(recipe, make)))
+    check_data(data, program.bounds, run, cache=read_environment().cache / "data")
+    return data, recipe.key
+
+
+def read_splits(data: Dataset) -> dict[str, dict[str, Array]]:
+    """All examples of each split in memory: split -> field -> array (examples, *field shape)."""
+    return {name: split.read(np.arange(split.count, dtype=np.int64)) for name, split in data.splits.items()}
+
+
+def _pairs(form: DataForm, option: str) -> list[tuple[str, Value]]:
+    written = form.options.get(option, ())
+    pairs = [pair for pair in written if isinstance(pair, tuple)] if isinstance(written, tuple) else []
+    return [(str(pair[0]), pair[1]) for pair in pairs]
+
+
+def _write(writer: Writer, splits: Mapping[str, ArraySplit]) -> Json:
+    """Stores the columns of the splits, those that are shared once; gives what else makes the splits."""
+    sets: list[Mapping[str, Column]] = []
+    entries: list[Json] = []
+    for split in splits.values():
+        number = next((number for number, known in enumerate(sets) if known is split.columns), len(sets))
+        if number == len(sets):
+            sets.append(split.columns)
+            for place, column in enumerate(split.columns.values()):  # a field's name need not be one of a file
+                writer.array(f"{number}-{place}", column.values)
+        entries.append(
+            {
+                "name": split.name,
+                "columns": {name: [column.origin, column.digest] for name, column in split.columns.items()},
+                "set": number,
+                "start": split.start,
+                "count": split.count,
+                "total": split.total,
+                "shuffled": split.shuffled,
+                "digest": split.digest,
+            }
+        )
+    return {"splits": entries}
+
+
+def _read(form: DataForm, artifact: Artifact) -> dict[str, ArraySplit]:
+    """The splits of an artifact, their arrays mapped into memory."""
+    metadata: Any = artifact.metadata
+    splits = {}
+    for entry in metadata["splits"]:
+        columns = {
+            name: Column(np.asarray(artifact.array(f"{entry['set']}-{place}")), origin, digest)
+            for place, (name, (origin, digest)) in enumerate(entry["columns"].items())
+        }
+        numbers = (entry["start"], entry["count"], entry["total"], entry["shuffled"])
+        splits[entry["name"]] = ArraySplit(entry["name"], form.fields, columns, *numbers, entry["digest"])
+    return splits

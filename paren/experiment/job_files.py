@@ -1,0 +1,150 @@
+"""What an output root says of a study and its jobs: `study.json`, and `job.json` and `status.json` of each job.
+
+All of it follows from the file and the store, so nothing here has to outlive a crash of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paren.experiment.jobs import Job
+from paren.ir.program import Factor, Program
+from paren.train.files import Files, json_bytes, write_atomically
+from paren.train.run_directory import make_folder, not_writable
+from paren.train.status import now
+
+STUDY, JOB, STATUS = "study.json", "job.json", "status.json"
+FORMAT = 1
+
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """`state`: waiting, running, done or failed. `stage`: what it does now, or did when it failed or was stopped: data,
+    training, or the name of an analysis. `attempt` tells one try from the next. `seconds`: of each stage that ended.
+
+    A job whose worker was killed still says `running`; nobody holds its claim then.
+    """
+
+    state: str
+    attempt: str = field(default_factory=lambda: secrets.token_hex(6))
+    stage: str | None = None
+    code: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    started: str = field(default_factory=now)
+    updated: str = ""
+    worker: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
+    device: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_job_status(folder: Path) -> JobStatus | None:
+    """The status of a job; None if there is none that can be read."""
+    try:
+        return JobStatus(**json.loads((folder / STATUS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_job_status(folder: Path, status: JobStatus) -> None:
+    """Raises E-RUN-005."""
+    _write(folder / STATUS, asdict(replace(status, updated=now())))
+
+
+def read_job(folder: Path) -> dict[str, Any] | None:
+    """The content of a job's `job.json`; None if there is none that can be read."""
+    return _read(folder / JOB)
+
+
+def write_job(folder: Path, job: Job, model: Path | None, data: Path | None, products: Mapping[str, Path]) -> None:
+    """Writes what a job is, and where its artifacts are, relative to its folder: an output root can be moved. Raises
+    E-RUN-005."""
+    program = job.program
+    content = {
+        "format": FORMAT,
+        "order": job.order,
+        "program": program.path,
+        "variant": program.variant,
+        "settings": job.settings,
+        "changed": job.changed,
+        "member": job.member,
+        "model": _reference(model, folder),
+        "data": _reference(data, folder),
+        "products": {name: _reference(place, folder) for name, place in products.items()},
+    }
+    _write(folder / JOB, content)
+
+
+def write_study(
+    root: Path, program: Program, overrides: Sequence[str], jobs: Sequence[Job], versions: Mapping[str, str]
+) -> None:
+    """Writes what was launched, and when that was first. Raises E-RUN-005."""
+    study = program.study
+    content = {
+        "format": FORMAT,
+        "program": program.path,
+        "variant": program.variant,
+        "overrides": {name.strip(): value for name, _, value in (text.partition("=") for text in overrides)},
+        "sources": {
+            path: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "text": text}
+            for path, text in program.sources.items()
+        },
+        "versions": dict(versions),
+        "sweep": _factors(study.sweep),
+        "cohort": _factors(study.cohort),
+        "grid": _factors(study.grid),
+        "analyses": [
+            {"kind": each.kind, "name": each.name, "file": each.file, "function": each.function, "over": each.over}
+            for each in study.analyses
+        ],
+        "jobs": [job.folder for job in jobs],
+    }
+    stored = _read(root / STUDY) or {}
+    created = (
+        stored.get("created", now()) if {**stored, "created": None} == {**_plain(content), "created": None} else now()
+    )
+    _write(root / STUDY, content | {"created": created})
+
+
+def _factors(factors: Sequence[Factor]) -> dict[str, object]:
+    return {factor.name: factor.values for factor in factors}
+
+
+def _reference(place: Path | None, folder: Path) -> str | None:
+    return None if place is None else Path(os.path.relpath(place, folder)).as_posix()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _plain(content: object) -> Any:
+    return json.loads(json.dumps(content))
+
+
+def _write(path: Path, content: object) -> None:
+    """Writes a file unless it says just that already."""
+    text = json_bytes(content, indent=1)
+    with suppress(OSError):  # a file that cannot be read is written
+        if path.read_bytes() == text:
+            return
+    make_folder(path.parent)
+    try:
+        write_atomically(Files(), path, text, durable=False)
+    except OSError as error:
+        raise not_writable(path, error) from error

@@ -1,0 +1,152 @@
+"""What a launch of a study would do: its jobs, what is there already, why other things are made, what they need.
+
+Nothing is computed and no file is written. Data functions are not run, and data files are not read: where data are
+known by their content, a model that a job has recorded counts as long as they have not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paren.experiment.job_data import DATA, data_recipe, known_identity, sources_of
+from paren.experiment.job_files import JOB, read_job
+from paren.experiment.jobs import RUNS, Job, check_jobs, count_of, make_jobs
+from paren.experiment.launch import Launch
+from paren.experiment.recipe import Recipe, differences
+from paren.experiment.standing import find_whole, open_whole, recorded_model
+from paren.experiment.store import Store
+from paren.experiment.training import MODEL, Trainer, make_trainer
+from paren.forecast.stacking import first_candidate
+from paren.ir.program import Program
+from paren.pipeline import Planning, keeping_plans
+from paren.plan.traits import traits_of
+from paren.text.size import show_bytes
+from paren.train.status import read_status
+
+CACHED, TO_MAKE, ASSUMED = "cached", "to make", "cached, if its data have not changed"
+MOST_CHANGES = 12  # lines of reasons
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job before a launch. `data` is None for data that are read where they lie. `step` of `steps`: where an
+    interrupted training goes on. `memory`: bytes of a training that is to be done. `changes`: what differs from the
+    newest artifacts of the same job, in words."""
+
+    name: str
+    folder: str
+    data: str | None
+    model: str
+    step: int | None
+    steps: int | None
+    memory: int | None
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The jobs of a study as a launch would find them; prints as a table. `free`: bytes that trainings may take."""
+
+    program: str
+    variant: str | None
+    out: str
+    jobs: tuple[PlannedJob, ...]
+    free: int
+
+    @property
+    def data(self) -> dict[str, object]:
+        """The plan as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [("job", "data", "model"), *((job.name, job.data or "-", _describe(job)) for job in self.jobs)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        changed = [f"  {job.name}: {'; '.join(job.changes)}" for job in self.jobs if job.changes]
+        if len(changed) > MOST_CHANGES:
+            changed[MOST_CHANGES:] = [f"  and {len(changed) - MOST_CHANGES} more jobs"]
+        if changed:
+            lines += ["", "changed since the newest artifacts of the same job:", *changed]
+        to_train = [job for job in self.jobs if job.model == TO_MAKE]
+        lines += ["", f"{count_of(len(self.jobs), 'job')} in {self.out}, {count_of(len(to_train), 'model')} to train"]
+        largest = max((job.memory for job in to_train if job.memory is not None), default=None)
+        if largest is not None:
+            verdict = "fits" if largest <= self.free else "does not fit"
+            lines.append(f"memory: {show_bytes(largest)} of {show_bytes(self.free)} free for the largest: {verdict}")
+        return "\n".join(lines)
+
+
+def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> StudyPlan:
+    """What a launch would find and do. Raises the mistakes of all configurations, and what is wrong with the device or
+    a data form."""
+    jobs = make_jobs(program, overrides)
+    check_jobs(jobs)
+    trainer = make_trainer(launch, launch.topology, Store(launch.out), sources_of(program), keeps_code=False)
+    free = trainer.free.bytes
+    former = _former_jobs(launch.out)
+    with keeping_plans():
+        planned = tuple(_plan_job(job, trainer, launch.out, former, free) for job in jobs)
+    return StudyPlan(program.path, program.variant, str(launch.out), planned, free)
+
+
+def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path], free: int) -> PlannedJob:
+    recipe = data_recipe(job.program, trainer.root, trainer.sources)
+    key = recipe.key if recipe is not None else known_identity(job.program)
+    data = None if recipe is None else CACHED if find_whole(trainer.store, recipe) is not None else TO_MAKE
+    if key is None:
+        assumed = recorded_model(job, trainer.store, root, None)
+        needed = None if assumed is not None else _memory(job, trainer, free)
+        return PlannedJob(job.name, job.folder, data, ASSUMED if assumed else TO_MAKE, None, None, needed, ())
+    wanted = trainer.recipe(job, key)
+    if find_whole(trainer.store, wanted) is not None:
+        return PlannedJob(job.name, job.folder, data, CACHED, None, None, None, ())
+    partial = read_status(trainer.store.partial(wanted))
+    step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
+    changes = _changes(trainer.store, former.get(_alike(job.folder)), recipe, wanted)
+    return PlannedJob(job.name, job.folder, data, TO_MAKE, step, steps, _memory(job, trainer, free), changes)
+
+
+def _memory(job: Job, trainer: Trainer, free: int) -> int:
+    """Bytes that the training plans for; values are computed again where they would not fit."""
+    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name))
+    return first_candidate(job.program, planning, free).memory.planned
+
+
+def _former_jobs(root: Path) -> dict[str, Path]:
+    """The newest folder of each job that was ever launched here, by what `_alike` makes of it."""
+    found: dict[str, tuple[float, Path]] = {}
+    for path in (root / RUNS).glob(f"*/*/{JOB}"):
+        with suppress(OSError):  # it is being deleted
+            entry = (path.stat().st_mtime, path.parent)
+            name = _alike(path.parent.relative_to(root).as_posix())
+            found[name] = max(entry, found.get(name, entry))
+    return {name: folder for name, (_, folder) in found.items()}
+
+
+def _alike(folder: str) -> str:
+    """A job's folder without the digest of its settings: equal for jobs that differ in a common setting only."""
+    configuration, _, member = folder.rpartition("/")
+    return f"{configuration.rpartition('-')[0]}/{member}"
+
+
+def _changes(store: Store, former: Path | None, data: Recipe | None, model: Recipe) -> tuple[str, ...]:
+    """What differs from the artifacts that the former job names: in its data where they are made, else in the model."""
+    named = read_job(former) if former is not None else None
+    if named is None:
+        return ()
+    before = {kind: open_whole(store, kind, named.get(kind)) for kind in (DATA, MODEL)}
+    told: list[str] = []
+    if data is not None and (old := before[DATA]) is not None:
+        told += [f"data: {text}" for text in differences(old.recipe, data)]
+    if (old := before[MODEL]) is not None:
+        told += [text for text in differences(old.recipe, model) if not (told and text.startswith("data:"))]
+    return tuple(told)
+
+
+def _describe(job: PlannedJob) -> str:
+    if job.step is not None:
+        return f"goes on at step {job.step} of {job.steps}"
+    return f"{job.model}, {show_bytes(job.memory)}" if job.memory is not None else job.model

@@ -1,0 +1,72 @@
+"""How far a job is, by what stands in the store: nothing is computed, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paren.experiment.artifact import Artifact
+from paren.experiment.job_files import DONE, read_job, read_job_status
+from paren.experiment.jobs import Job
+from paren.experiment.recipe import Recipe
+from paren.experiment.store import Store
+from paren.experiment.training import MODEL, Trainer
+from paren.text.errors import ParenError
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`model`: the trained model, if it is there, and `recipe` what it is made from. `finished`: nothing is left to
+    do."""
+
+    job: Job
+    data_key: str
+    recipe: Recipe
+    model: Artifact | None
+    finished: bool
+
+
+def look(job: Job, trainer: Trainer, root: Path, *, trains: bool) -> Standing:
+    """How far a job is. Where training is not asked for, a model counts that another device has trained. Raises what is
+    wrong with its data form."""
+    key = trainer.data_key(job)
+    recipe = trainer.recipe(job, key)
+    model = find_whole(trainer.store, recipe)
+    if model is None and not trains:
+        model = recorded_model(job, trainer.store, root, key)
+    status, named = read_job_status(root / job.folder), read_job(root / job.folder)
+    done = status is not None and status.state == DONE and named is not None
+    finished = done and model is not None and Path(str((named or {}).get(MODEL))).name == model.key
+    return Standing(job, key, recipe, model, finished)
+
+
+def find_whole(store: Store, recipe: Recipe) -> Artifact | None:
+    """The artifact of a recipe, if it is whole."""
+    return _unless_damaged(lambda: store.find(recipe))
+
+
+def open_whole(store: Store, kind: str, reference: object) -> Artifact | None:
+    """The artifact that a job's file names by a relative path, if it is whole."""
+    if not isinstance(reference, str):
+        return None
+    return _unless_damaged(lambda: store.open(kind, Path(reference).name))
+
+
+def recorded_model(job: Job, store: Store, root: Path, data_key: str | None) -> Artifact | None:
+    """The model that the folder of a job names, if it is one of this program and these data, whatever trained it; of
+    any data without a `data_key`."""
+    model = open_whole(store, MODEL, (read_job(root / job.folder) or {}).get(MODEL))
+    if model is None:
+        return None
+    parts = model.recipe.parts
+    return model if parts.get("program") == job.identity and data_key in (None, parts.get("data")) else None
+
+
+def _unless_damaged(find: Callable[[], Artifact | None]) -> Artifact | None:
+    try:
+        return find()
+    except ParenError as error:
+        if error.code != "E-STORE-002":
+            raise
+        return None

@@ -1,0 +1,155 @@
+"""What the jobs of one process train with: the device is opened once, data sets and plans are shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from paren.data.dataset import Dataset
+from paren.environment import read_environment
+from paren.experiment.artifact import Artifact
+from paren.experiment.job_data import DATA, content_digest, data_recipe, open_job_data
+from paren.experiment.jobs import Job
+from paren.experiment.launch import Launch
+from paren.experiment.places import own_place
+from paren.experiment.recipe import Recipe, as_json
+from paren.experiment.sources import Sources
+from paren.experiment.store import Store
+from paren.parallel.topology import TIMEOUT, Topology
+from paren.pipeline import keeping_plans
+from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
+from paren.runtime.device import Device, open_device
+from paren.runtime.memory import Available, usable_memory
+from paren.train.experiment import RunOptions
+from paren.train.loop import COMPLETE
+from paren.train.progress import ProgressView, Silent
+from paren.train.run import NOTHING_TO_DO, Outcome
+from paren.train.signals import StopSignals
+from paren.train.state import Json
+
+MODEL = "model"
+ALONE = Topology(1, 0, (0,), None, TIMEOUT, "f32", None)
+
+
+class Stopped(Exception):
+    """A signal ended a training; it goes on from its checkpoint the next time."""
+
+
+@dataclass
+class Trainer:
+    """Trains the models of jobs into the store. `sources`: the Python files beside the file; `how.device` may name a
+    card, `cuda:1`; `share`: the workers that use that device at once; `keeps_code`: whether compiled kernels are kept
+    in the cache folder. With several ranks in the `topology`, each training is started on them."""
+
+    store: Store
+    sources: Sources
+    how: How
+    share: int = 1
+    keeps_code: bool = True
+    tensorboard: bool = False
+    topology: Topology = ALONE
+    _identities: dict[object, str] = field(default_factory=dict)
+
+    @cached_property
+    def device(self) -> Device:
+        """The device, opened when it is first asked for."""
+        cache = read_environment().cache / "kernels" if self.keeps_code else None
+        return open_device(self.how.device, self.how.threads, cache, self.how.tf32)
+
+    @cached_property
+    def free(self) -> Available:
+        """The memory that each of the workers on the device may take."""
+        free = usable_memory(self.device.available(), self.how.memory or read_environment().memory)
+        if self.share == 1 or self.how.memory is not None:
+            return free
+        # Others may hold their parts already, so a part is one of the whole.
+        part = (read_environment().memory or free.total) // self.share
+        return replace(free, bytes=min(free.bytes, part), limit=f"{free.limit}, for {self.share} workers")
+
+    @cached_property
+    def _how(self) -> How:
+        """With this worker's part of the memory."""
+        return self.how if self.share == 1 else replace(self.how, memory=self.free.bytes)
+
+    @property
+    def root(self) -> Path | None:
+        """The folder that relative paths of data start from, if not the file's."""
+        return Path(self.how.data_root) if self.how.data_root is not None else read_environment().data
+
+    def data_key(self, job: Job) -> str:
+        """What identifies the data of a job. Functions are not run for it; other data are read."""
+        recipe = data_recipe(job.program, self.root, self.sources)
+        if recipe is not None:
+            return recipe.key
+        form = job.program.data
+        same = (form.kind, form.arguments, tuple(sorted(form.options.items())), form.fields, job.program.run.seed)
+        if same not in self._identities:
+            self._identities[same] = self.data(job, Silent())[1]
+        return self._identities[same]
+
+    def data(self, job: Job, view: ProgressView) -> tuple[Dataset, str]:
+        """The data of a job, checked, and their key. Raises what is wrong with them."""
+        return open_job_data(job.program, self.store, self.root, self.sources, view)
+
+    def data_folder(self, key: str) -> Path | None:
+        """The folder of an artifact of data; None for data that have none."""
+        folder = self.store.folder / DATA / key
+        return folder if folder.is_dir() else None
+
+    def recipe(self, job: Job, data_key: str) -> Recipe:
+        """What the model of a job is made from."""
+        how, run = self.how, job.program.run
+        computing = device_identity(self.device, how.patterns, self.topology)
+        if how.tf32:
+            computing["tf32"] = True
+        if how.stacking is not None:
+            computing["stacking"] = how.stacking
+        parts: dict[str, Json] = {
+            "program": job.identity,
+            "data": data_key,
+            "device": computing,
+            "versions": self._versions(),
+        }
+        if run.start_from is not None:
+            weights = Path(job.program.path).parent / run.start_from
+            if weights.is_file():  # a start says what is wrong with it
+                parts["weights"] = content_digest(weights)
+        settings = {name: as_json(value) for name, value in job.settings.items()}
+        return Recipe(MODEL, MODEL, parts, {"settings": settings})
+
+    def train(self, job: Job, recipe: Recipe, data: Dataset, view: ProgressView, signals: StopSignals) -> Artifact:
+        """The model of a recipe, trained if it is not there yet; a training that was interrupted goes on. Raises
+        `Stopped` if a signal ends it, and what `train_program` raises."""
+
+        def train(folder: Path) -> Json:
+            options = RunOptions(folder, resume="auto", tensorboard=self.tensorboard, versions=package_versions())
+            outcome: Run | Outcome
+            if self.topology.starts_ranks:
+                outcome = start_ranks(job.program, job.texts, options, self.how, self.topology, signals)
+            else:
+                outcome = train_program(
+                    job.program, options, self._how, view, signals, ALONE, None, device=self.device, data=data
+                )
+            if outcome.ended not in (COMPLETE, NOTHING_TO_DO):
+                raise Stopped
+            return {"step": outcome.step}
+
+        with keeping_plans():
+            return self.store.train(recipe, train)
+
+    def _versions(self) -> dict[str, Json]:
+        """Of what decides about bits."""
+        computing = "torch" if self.device.own_memory else "llvmlite"
+        return {name: package_versions()[name] for name in ("paren", "numpy", computing)}
+
+
+def make_trainer(
+    launch: Launch, topology: Topology, store: Store, sources: Sources, keeps_code: bool = True
+) -> Trainer:
+    """The trainer of a process that looks at jobs, and works on them unless others are started for that."""
+    place = own_place(launch.how.device, topology)
+    how = launch.how if topology.starts_ranks and not launch.apart else replace(launch.how, device=place.device)
+    share = place.share if topology.member is not None else 1
+    ranks = ALONE if launch.apart else topology
+    return Trainer(store, sources, how, share, keeps_code, launch.tensorboard, ranks)

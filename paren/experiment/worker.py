@@ -1,0 +1,142 @@
+"""One worker: takes jobs that nobody works on, one after another, until all are finished or have failed."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paren.experiment.artifact import Artifact
+from paren.experiment.claims import claim
+from paren.experiment.events import Event, JobProgress, Tell
+from paren.experiment.job_files import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    JobStatus,
+    read_job_status,
+    write_job,
+    write_job_status,
+)
+from paren.experiment.jobs import Job
+from paren.experiment.training import Stopped, Trainer
+from paren.text.errors import ParenError
+from paren.train.signals import StopSignals
+
+PAUSE = 0.2  # seconds between two looks at jobs that others work on
+
+
+@dataclass
+class Worker:
+    """`trains` and `analyzes`: the stages of a job that are asked for. `before`: the attempts at the jobs, by their
+    folders, that had ended when the study was launched; a job with a later one needs no more work."""
+
+    root: Path
+    jobs: Sequence[Job]
+    trainer: Trainer
+    trains: bool
+    analyzes: bool
+    before: Mapping[str, str]
+    tell: Tell
+    signals: StopSignals
+
+    def run(self) -> None:
+        """Ends when no job is left that could be worked on, or at a stop signal."""
+        left = list(self.jobs)
+        while left and not self.signals.stop_asked:
+            others = [job for job in left if not self._settle(job)]
+            if len(others) == len(left) and not self.signals.stop_asked:
+                time.sleep(PAUSE)
+            left = others
+
+    def _settle(self, job: Job) -> bool:
+        """Takes a job if nobody has it; gives whether it needs no more work."""
+        if self.signals.stop_asked:
+            return False
+        held = claim(self.root, job.folder)
+        if held is None:
+            return False
+        with held:
+            found = read_job_status(self.root / job.folder)
+            if found is None or found.state not in (DONE, FAILED) or self.before.get(job.folder) == found.attempt:
+                return self._work(job)
+            self.tell(Event(job.order, found.state, found.stage or "", text=found.message or ""))
+            return True
+
+    def _work(self, job: Job) -> bool:
+        """Whether the job has ended; False if a signal stopped it."""
+        folder = self.root / job.folder
+        attempt = _Attempt(self, job, folder, JobStatus(RUNNING, device=self.trainer.how.device))
+        try:
+            attempt.run()
+        except Stopped:
+            attempt.end(WAITING)
+            return False
+        except ParenError as error:
+            attempt.fail(error.code, error.message, "".join(traceback.format_exception(error)))
+        except Exception as error:  # whatever a job does wrong is told by its status and must not stop the others
+            message = f"{type(error).__name__}: {error}"
+            attempt.fail(None, message, "".join(traceback.format_exception(error)))
+        else:
+            attempt.end(DONE)
+        return True
+
+
+@dataclass
+class _Attempt:
+    """One try at a job. The caller has its claim."""
+
+    worker: Worker
+    job: Job
+    folder: Path
+    status: JobStatus
+    _since: float = 0.0
+
+    def run(self) -> None:
+        worker, job = self.worker, self.job
+        view = JobProgress(job.order, worker.tell)
+        model, data = self._model(view)
+        write_job(self.folder, job, model.folder, data, {})
+
+    def _model(self, view: JobProgress) -> tuple[Artifact, Path | None]:
+        """The trained model, and the folder of the data's artifact, if there is one."""
+        trainer, job = self.worker.trainer, self.job
+        self._stage("data")
+        key = trainer.data_key(job)
+        recipe = trainer.recipe(job, key)
+        model = trainer.store.find(recipe)
+        if model is None:
+            data, _ = trainer.data(job, view)
+            self._stage("training")
+            model = trainer.train(job, recipe, data, view, self.worker.signals)
+        return model, trainer.data_folder(key)
+
+    def _stage(self, name: str) -> None:
+        """Says what is done now, and how long the stage before it took."""
+        now = time.monotonic()
+        seconds = dict(self.status.seconds)
+        if self.status.stage is not None:
+            seconds[self.status.stage] = seconds.get(self.status.stage, 0.0) + round(now - self._since, 3)
+        self._since = now
+        self.status = replace(self.status, stage=name or self.status.stage, seconds=seconds)
+        if name:
+            write_job_status(self.folder, self.status)
+            self.worker.tell(Event(self.job.order, RUNNING, name))
+
+    def end(self, state: str) -> None:
+        """The last word on an attempt that did not fail."""
+        self._stage("")
+        stage = None if state == DONE else self.status.stage
+        self.status = replace(self.status, state=state, stage=stage)
+        write_job_status(self.folder, self.status)
+        self.worker.tell(Event(self.job.order, state, stage or ""))
+
+    def fail(self, code: str | None, message: str, text: str) -> None:
+        self._stage("")
+        self.status = replace(self.status, state=FAILED, code=code, message=message, traceback=text)
+        write_job_status(self.folder, self.status)
+        told = f"{code}: {message}" if code else message
+        self.worker.tell(Event(self.job.order, FAILED, self.status.stage or "", text=told))

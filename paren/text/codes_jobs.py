@@ -1,0 +1,50 @@
+"""Error codes of studies and their jobs."""
+
+from paren.text.code_registry import register
+
+register(
+    "E-JOB-001",
+    "jobs of a study have failed",
+    "Some jobs of a study could not be trained or analysed. They did not stop the others; each is named with its "
+    "error, and its status.json has the traceback.",
+    "Correct what the errors say and start again: finished jobs are kept, failed ones are tried again.",
+)
+register(
+    "E-JOB-002",
+    "jobs of a study were not finished",
+    "Every worker of the study ended before all jobs were done; they were killed, or ran out of memory.",
+    "Start again: finished jobs are kept, interrupted trainings go on from their checkpoints.",
+)
+register(
+    "E-JOB-003",
+    "workers where torchrun started some already",
+    "`--workers` starts processes on this machine; under torchrun every process is a worker.",
+    "Leave out `--workers`, or start without torchrun.",
+)
+register(
+    "E-JOB-004",
+    "an option of one training, given for a study",
+    "`--steps`, `--resume`, `--overwrite`, `--checkpoints`, `--allow-new-layout` and `--profile` are for one training. "
+    "The jobs of a study go on by themselves where they were interrupted.",
+    "Leave the option out; with `--single` the file's own values are trained alone, as an ordinary run.",
+)
+register(
+    "E-JOB-005",
+    "a study under torchrun without --parallel jobs",
+    "The processes that torchrun starts can take whole jobs, each on its own device; they cannot share each training "
+    "of a study.",
+    "Give `--parallel jobs`, or start without torchrun: paren then starts the ranks of each training itself.",
+)
+register(
+    "E-JOB-006",
+    "options that contradict each other",
+    "`--workers` lets processes take jobs side by side; `--parallel ddp` trains one model after another on all "
+    "devices.",
+    "Give one of them.",
+)
+register(
+    "E-JOB-007",
+    "workers for a single training",
+    "`--workers` and `--parallel jobs` share out the jobs of a study; the file declares none.",
+    "Declare a defsweep, defcohort or defgrid, or leave the option out.",
+)

@@ -1,0 +1,269 @@
+"""The jobs of a study are trained once, by one worker or several; what fails or is interrupted stays apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from experiment.studies import Shown, files_below, states, weights, write_study
+
+from paren import api
+from paren.experiment.events import Event
+from paren.text.errors import ParenError
+
+SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+
+
+def train(path: Path, out: Path, view: Shown | None = None, **options: object) -> api.StudyRun:
+    return api.load(path).train(out, progress=view, **options)  # type: ignore[arg-type]
+
+
+def test_each_job_is_trained_once(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    first, again = Shown(), Shown()
+    ended = train(path, out, first)
+    assert (ended.exit_code, ended.done, ended.left) == (0, 4, 0)
+    assert first.ended("done") == {0, 1, 2, 3}
+    before = files_below(out / "store")
+    assert train(path, out, again).done == 4
+    assert again.events == []
+    assert again.notices == [f"{out} holds this study, complete with 4 jobs: nothing to do"]
+    assert files_below(out / "store") == before
+    assert not list((out / "locks").iterdir())
+
+
+def test_a_job_is_what_a_single_run_would_be(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    train(path, out)
+    single = api.load(path, set={"rate": 1e-4}).run(tmp_path / "run", single=True)
+    assert isinstance(single, api.Run)
+    alone = single.restore().parameters()
+    job = next(bits for folder, bits in weights(out).items() if folder.startswith("runs/rate-0.0001-"))
+    assert {name: array.tobytes() for name, array in alone.items()} == job
+
+
+def test_only_changed_jobs_are_trained_again(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    train(path, out)
+    before = weights(out)
+    path.write_text(path.read_text().replace("1e-4)", "5e-4)") + "; a comment\n")
+    view = Shown()
+    train(path, out, view)
+    assert view.begun == ["rate 0.0005"]
+    assert before.items() <= weights(out).items()
+    (tmp_path / "s" / "data.py").write_text((tmp_path / "s" / "data.py").read_text().replace("sum(1)", "sum(1) + 1"))
+    view = Shown()
+    train(path, out, view)
+    assert view.begun == ["baseline", "rate 0.001", "rate 0.0005", "rows 80"]
+
+
+def test_changing_the_rate_makes_no_data_again(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    train(path, out)
+    assert len(list((out / "store" / "data").iterdir())) == 2
+
+
+def test_a_failed_job_does_not_stop_the_others(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defsweep (rows 4 80))"), tmp_path / "out"
+    view = Shown()
+    with pytest.raises(ParenError) as raised:
+        train(path, out, view)
+    folder = next(out.glob("runs/rows-4-*"))
+    assert str(raised.value) == (
+        f"E-JOB-001: 1 of 3 jobs failed, in {out}\n"
+        "  note: rows 4: E-DATA-018: split train has 3 samples, fewer than one batch of 8 "
+        f"(runs/{folder.name}/all/status.json)\n"
+        "  fix: the status.json of each has its traceback; starting again tries them again, and only them"
+    )
+    assert states(out) == {"baseline/all": "done", "rows-4/all": "failed", "rows-80/all": "done"}
+    status = json.loads((folder / "all" / "status.json").read_bytes())
+    assert (status["code"], status["stage"]) == ("E-DATA-018", "data")
+    assert "Traceback" in status["traceback"]
+    again = Shown()
+    with pytest.raises(ParenError, match="1 of 3 jobs failed"):
+        train(path, out, again)
+    assert again.begun == ["rows 4"]
+
+
+def test_a_fault_of_user_code_keeps_its_traceback(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defsweep (rows 4 80))"), tmp_path / "out"
+    data = tmp_path / "s" / "data.py"
+    data.write_text(
+        data.read_text().replace("    draw", "    if rows == 80:\n        raise RuntimeError('no')\n    draw", 1)
+    )
+    with pytest.raises(ParenError, match="2 of 3 jobs failed"):
+        train(path, out)
+    status = json.loads(next(out.glob("runs/rows-80-*/all/status.json")).read_bytes())
+    assert status["message"] == "pairs in data.py raised RuntimeError: no"
+    assert "raise RuntimeError('no')" in status["traceback"]
+
+
+def test_several_workers_do_the_same(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s", SWEEP + "(defcohort (replica 0 1))")
+    train(path, tmp_path / "one")
+    view = Shown()
+    assert train(path, tmp_path / "three", view, workers=3).done == 8
+    assert view.ended("done") == set(range(8))
+    assert weights(tmp_path / "one") == weights(tmp_path / "three")
+    assert not list((tmp_path / "three" / "locks").iterdir())
+
+
+def test_more_workers_than_jobs(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s", "(defsweep (rate 1e-3))")
+    assert train(path, tmp_path / "out", workers=5).done == 2
+
+
+def test_workers_tell_of_failed_jobs(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defsweep (rows 4 80))"), tmp_path / "out"
+    with pytest.raises(ParenError) as raised:
+        train(path, out, workers=2)
+    assert raised.value.message == f"1 of 3 jobs failed, in {out}"
+    assert states(out)["rows-80/all"] == "done"
+
+
+LONG = "(defsweep (rate 1e-3))"
+
+
+def stop_at(step: int, number: signal.Signals) -> Shown:
+    """A view that sends this process a signal once a training is there."""
+    sent: list[int] = []
+
+    def look(event: Event) -> None:
+        if event.stage == "training" and event.step >= step and not sent:
+            sent.append(event.step)
+            os.kill(os.getpid(), number)
+
+    return Shown(look)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_an_interrupted_training_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int, workers: int | None
+) -> None:
+    path, out = write_study(tmp_path / "s", LONG), tmp_path / "out"
+    path.write_text(path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000"))
+    ended = train(path, out, stop_at(1, number), workers=workers)
+    assert (ended.exit_code, ended.done) == (code, 0)
+    partial = list((out / "store" / "model").glob("*.partial"))
+    stopped = json.loads((partial[0] / "status.json").read_bytes())
+    assert stopped["state"] == "stopped"
+    assert 0 < stopped["step"] < 30000
+    assert "waiting" in states(out).values()
+    planned = [job for job in api.load(path).plan(out).jobs if job.step is not None]
+    assert stopped["step"] in [job.step for job in planned]
+    assert f"goes on at step {stopped['step']} of 30000" in str(api.load(path).plan(out))
+    assert train(path, out).done == 2
+    assert not list((out / "store" / "model").glob("*.partial"))
+    train(path, tmp_path / "whole")
+    assert weights(out) == weights(tmp_path / "whole")
+
+
+def test_an_output_root_can_be_moved(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    train(path, out)
+    moved = out.rename(tmp_path / "moved")
+    view = Shown()
+    assert train(path, moved, view).done == 4
+    assert view.events == []
+
+
+# Plans --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_changes_no_file(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    data = tmp_path / "s" / "data.py"
+    data.write_text("raise SystemExit('this must not run')\n" + data.read_text())
+    before = files_below(tmp_path)
+    plan = api.load(path).plan(out)
+    assert files_below(tmp_path) == before
+    assert {(job.data, job.model) for job in plan.jobs} == {("to make", "to make")}
+    data.write_text(data.read_text().partition("\n")[2])
+    api.load(path).train(out)
+    before = files_below(tmp_path)
+    assert {(job.data, job.model) for job in api.load(path).plan(out).jobs} == {("cached", "cached")}
+    assert files_below(tmp_path) == before
+
+
+def test_a_plan_says_why(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
+    assert re.fullmatch(
+        r"""job          data     model
+baseline     to make  to make, \d+ KiB
+rate 0\.001   to make  to make, \d+ KiB
+rate 0\.0001  to make  to make, \d+ KiB
+rows 80      to make  to make, \d+ KiB
+
+4 jobs in .*/out, 4 models to train
+memory: \d+ KiB of .* free for the largest: fits""",
+        str(api.load(path).plan(out)),
+    )
+    train(path, out)
+    path.write_text(path.read_text().replace("(def hidden [4])", "(def hidden [5])"))
+    data = tmp_path / "s" / "data.py"
+    data.write_text(data.read_text().replace("sum(1)", "sum(1) + 1"))
+    changes = api.load(path).plan(out).jobs[3].changes
+    assert changes == ("data: data.py pairs: changed", "hidden: [4] -> [5]", "program: changed")
+
+
+def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
+    """Data known by their content: what was recorded counts as long as they have not changed."""
+    np = pytest.importorskip("numpy")
+    path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
+    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
+    text = path.read_text()
+    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
+    text = (
+        text[:start] + '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))\n' + text[end:]
+    )
+    path.write_text(text)
+    assert [job.model for job in api.load(path).plan(out).jobs] == ["to make"] * 2
+    train(path, out)
+    plan = api.load(path).plan(out)
+    assert [(job.data, job.model) for job in plan.jobs] == [(None, "cached, if its data have not changed")] * 2
+
+
+# Options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 2}, "E-JOB-004: {path} declares a study, and --steps is for one training"),
+        ({"overwrite": True}, "E-JOB-004: {path} declares a study, and --overwrite is for one training"),
+        (
+            {"workers": 2, "parallel": "ddp"},
+            "E-JOB-006: --workers takes jobs side by side, and --parallel ddp one after another",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_a_study(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    path = write_study(tmp_path / "s", SWEEP)
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert str(raised.value).startswith(message.format(path=path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_are_for_studies(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s")
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(tmp_path / "out", workers=2)
+    assert raised.value.message == f"{path} declares one training, and --workers is for several"
+
+
+def test_mistakes_of_a_configuration_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s", "(defsweep (hidden [8] [0]))")
+    with pytest.raises(ParenError, match="the shape of a parameter"):
+        train(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
