@@ -62,6 +62,7 @@ class _Study:
     jobs: Sequence[Job]
     view: StudyView
     signals: StopSignals
+    missing: Sequence[Job] = ()  # that are to be analysed, and have no model
 
     def run(self) -> StudyRun:
         launch, root = self.launch, self.launch.out
@@ -69,14 +70,15 @@ class _Study:
         store = Store(root, notice=self.view.notice)
         trainer = make_trainer(launch, topology, store, sources_of(self.program))
         standings = [look(job, trainer, root, trains=launch.trains) for job in self.jobs]
-        left = [each.job for each in standings if not each.finished]
+        self.missing = [each.job for each in standings if each.model is None and not launch.trains]
+        left = [each.job for each in standings if not each.finished and each.job not in self.missing]
         before = {job.folder: each.attempt for job in left if (each := read_job_status(root / job.folder)) is not None}
         if topology.member is None or topology.member.rank == 0:
             write_study(root, self.program, self.overrides, self.jobs, package_versions())
         if left:
             self.view.begin(left, len(self.jobs) - len(left))
             self._work(left, trainer, before, topology)
-        else:
+        elif not self.missing:
             self.view.notice(f"{root} holds this study, complete with {count_of(len(self.jobs), 'job')}: nothing to do")
         sweep(root)
         return self._end(left, before)
@@ -146,5 +148,14 @@ class _Study:
                 f"{open_} of {count_of(len(self.jobs), 'job')} were not finished, as the workers ended before",
                 fix="start again: finished jobs are kept, and interrupted ones go on",
             )
+        if self.missing and not self.signals.stop_asked:
+            named = [Note(job.name) for job in self.missing[:MOST_NAMED]]
+            more = [Note(f"and {len(self.missing) - MOST_NAMED} more")] if len(self.missing) > MOST_NAMED else []
+            raise ParenError(
+                "E-JOB-008",
+                f"{len(self.missing)} of {count_of(total, 'job')} have no trained model in {self.launch.out}",
+                notes=[*named, *more],
+                fix="train them with paren train, or both with paren run",
+            )
         code = self.signals.exit_code if self.signals.stop_asked else 0
-        return StudyRun(self.launch.out, code, total - open_ - len(failed), open_ + len(failed))
+        return StudyRun(self.launch.out, code, total - open_ - len(failed) - len(self.missing), open_ + len(failed))

@@ -48,3 +48,10 @@ register(
     "`--workers` and `--parallel jobs` share out the jobs of a study; the file declares none.",
     "Declare a defsweep, defcohort or defgrid, or leave the option out.",
 )
+register(
+    "E-JOB-008",
+    "jobs without a trained model",
+    "`paren analyze` trains nothing: it takes models that are there, whatever device trained them. Jobs that have one "
+    "were analysed; those named have none.",
+    "Train them with `paren train`, or both with `paren run`.",
+)

@@ -145,23 +145,25 @@ def stop_at(step: int, number: signal.Signals) -> Shown:
     return Shown(look)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize(
+    ("number", "code", "workers", "steps"),
+    [(signal.SIGTERM, 143, None, 8000), (signal.SIGINT, 130, None, 8000), (signal.SIGTERM, 143, 2, 30000)],
+)
 def test_an_interrupted_training_goes_on(
-    tmp_path: Path, number: signal.Signals, code: int, workers: int | None
+    tmp_path: Path, number: signal.Signals, code: int, workers: int | None, steps: int
 ) -> None:
     path, out = write_study(tmp_path / "s", LONG), tmp_path / "out"
-    path.write_text(path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000"))
+    path.write_text(path.read_text().replace(":steps 4", f":steps {steps} :log-every 1000"))
     ended = train(path, out, stop_at(1, number), workers=workers)
     assert (ended.exit_code, ended.done) == (code, 0)
     partial = list((out / "store" / "model").glob("*.partial"))
     stopped = json.loads((partial[0] / "status.json").read_bytes())
     assert stopped["state"] == "stopped"
-    assert 0 < stopped["step"] < 30000
+    assert 0 < stopped["step"] < steps
     assert "waiting" in states(out).values()
     planned = [job for job in api.load(path).plan(out).jobs if job.step is not None]
     assert stopped["step"] in [job.step for job in planned]
-    assert f"goes on at step {stopped['step']} of 30000" in str(api.load(path).plan(out))
+    assert f"goes on at step {stopped['step']} of {steps}" in str(api.load(path).plan(out))
     assert train(path, out).done == 2
     assert not list((out / "store" / "model").glob("*.partial"))
     train(path, tmp_path / "whole")
@@ -253,6 +255,17 @@ def test_options_that_do_not_fit_a_study(tmp_path: Path, options: dict[str, obje
         api.load(path).run(tmp_path / "out", **options)  # type: ignore[arg-type]
     assert str(raised.value).startswith(message.format(path=path))
     assert not (tmp_path / "out").exists()
+
+
+def test_analysis_names_jobs_without_a_model(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s", "(defsweep (rate 1e-3))")
+    with pytest.raises(ParenError) as raised:
+        api.load(path).analyze(tmp_path / "out")
+    assert str(raised.value) == (
+        f"E-JOB-008: 2 of 2 jobs have no trained model in {tmp_path / 'out'}\n"
+        "  note: baseline\n  note: rate 0.001\n"
+        "  fix: train them with paren train, or both with paren run"
+    )
 
 
 def test_workers_are_for_studies(tmp_path: Path) -> None:
