@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from paren.experiment.over import JobView
     from paren.experiment.products import Product
     from paren.experiment.report.page import report
+    from paren.experiment.restored_job import RestoredJob, restore
     from paren.experiment.results import Results, results
-    from paren.restored import RestoredModel, restore, sample
+    from paren.restored import RestoredModel, sample
     from paren.run import Run
     from paren.text.errors import ParenError
 
@@ -21,6 +22,7 @@ __all__ = [
     "JobView",
     "ParenError",
     "Product",
+    "RestoredJob",
     "RestoredModel",
     "Results",
     "Run",
@@ -39,13 +41,14 @@ _PLACES = {
     "JobView": "paren.experiment.over",
     "ParenError": "paren.text.errors",
     "Product": "paren.experiment.products",
+    "RestoredJob": "paren.experiment.restored_job",
     "RestoredModel": "paren.restored",
     "Results": "paren.experiment.results",
     "Run": "paren.run",
     "Writer": "paren.experiment.artifact",
     "load": "paren.api",
     "report": "paren.experiment.report.page",
-    "restore": "paren.restored",
+    "restore": "paren.experiment.restored_job",
     "results": "paren.experiment.results",
     "sample": "paren.restored",
 }

@@ -14,6 +14,7 @@ from paren.experiment.jobs import is_study
 from paren.experiment.launch import JOBS, Launch
 from paren.experiment.plan import StudyPlan, plan_study
 from paren.experiment.progress import StudyView
+from paren.experiment.restored_job import restore
 from paren.experiment.study import StudyRun, run_study
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.saving import choose_saving
@@ -28,7 +29,7 @@ from paren.lang.elaborate import elaborate
 from paren.lang.value import show
 from paren.pipeline import Planning
 from paren.plan.traits import CUDA, traits_of
-from paren.restored import restore, sample
+from paren.restored import sample
 from paren.run import How, Run, default_out, package_versions, run_program
 from paren.runtime.device import open_device
 from paren.runtime.limits import limits_of

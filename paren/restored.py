@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 from paren.data.tokenizer import Tokenizer, load_tokenizer
 from paren.environment import read_environment
 from paren.ir.op import Array
-from paren.ir.program import Model, Program, Value
+from paren.ir.program import Field, Model, Program, Value
 from paren.lang.elaborate import elaborate_kept
 from paren.passes.alternatives import choose
 from paren.passes.precision import set_precision
@@ -32,7 +33,9 @@ from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
 
 TOKENIZER = "tokenizer.json"
-MOST_PLANS = 8  # numbers of rows whose plans a restored model keeps
+JOB = "job.json"
+MOST_ROWS = 1 << 16  # of one call of a plan
+_THREAD_BYTES, _CARD_BYTES = 2 << 20, 512 << 20  # of a call's arena: its cache for a thread of a CPU; for a card
 _LONGEST_LIST = 8  # characters that a message names
 Batch = TypeVar("Batch")
 
@@ -42,8 +45,9 @@ class RestoredModel:
     """A model with its trained parameters, on a device.
 
     Calling it takes one array for each input of the model, with the examples in front (`tokens[n, seq]`), NumPy or
-    torch; the result is of the same kind. Dropout is off. Any number of examples is taken: a plan is made for each
-    number that occurs, the last few are kept, and they share one arena.
+    torch; the result is of the same kind. Dropout is off. Any number of examples is taken, in memory that is bounded
+    beside the result: they go through in chunks of a power of two, whose plans are made once and share one arena. A
+    row's bits are the same in every chunk.
     """
 
     out: Path
@@ -53,6 +57,7 @@ class RestoredModel:
     weights: Mapping[str, AnyArray] = field(repr=False)
     _executables: dict[int, tuple[Executable, Block]] = field(default_factory=dict, repr=False)
     _arena: AnyBytes = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
+    _most_rows: int = field(default=MOST_ROWS, repr=False)
 
     @property
     def model(self) -> Model:
@@ -113,8 +118,13 @@ class RestoredModel:
                 wanted.span,
                 fix=f"convert it to {wanted.type.dtype}",
             )
+        return array
+
+    def _fill(self, wanted: Field, place: Array, rows: Array, first: int) -> None:
+        """Puts rows of an input, the first of them number `first`, where the plan reads them, if the model can take
+        them."""
         for low, high in self._ranges.get(wanted.name, ()):
-            least, greatest = int(array.min()), int(array.max())
+            least, greatest = int(rows.min()), int(rows.max())
             if least < low or greatest >= high:
                 value = least if least < low else greatest
                 raise ParenError(
@@ -122,17 +132,17 @@ class RestoredModel:
                     f"input {wanted.name} holds {value}, the model takes {low} .. {high - 1}",
                     wanted.span,
                 )
+        given = place[: len(rows)]
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
-            given = np.ascontiguousarray(array, wanted.type.dtype.numpy)
+            np.copyto(given, rows, casting="unsafe")
         if wanted.type.dtype.is_float and not np.isfinite(given).all():
             example = int(np.argwhere(~np.isfinite(given))[0][0])
             value = given[example][~np.isfinite(given[example])].flat[0]
             raise ParenError(
                 "E-DATA-023",
-                f"input {wanted.name} holds {value} in example {example}, the model takes finite numbers",
+                f"input {wanted.name} holds {value} in example {first + example}, the model takes finite numbers",
                 wanted.span,
             )
-        return given
 
     @cached_property
     def _ranges(self) -> dict[str, list[tuple[int, int]]]:
@@ -148,28 +158,42 @@ class RestoredModel:
             lengths = ", ".join(str(len(array)) for array in arrays) or "no input"
             names = ", ".join(field.name for field in fields)
             raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
-        rows = len(arrays[0])
-        executable, block = self._executable(rows)
-        given = {field.name: array for field, array in zip(fields, arrays, strict=True)}
-        given |= {"$rows": np.arange(rows, dtype=np.uint32), "$valid": np.ones(rows, np.float32)}
-        given |= {"$seed": np.zeros((), np.uint32), "$step": np.zeros((), np.uint32)}
-        for name, array in block.host.items():
-            np.copyto(array, given[name])
-        block.send()
-        return np.array(executable.run(self.weights, block.arrays, self._arena)["result"])
+        total, done = len(arrays[0]), 0
+        result: Array | None = None
+        while done < total:
+            executable, block, most = self._executable(total - done)
+            rows = min(most, total - done)
+            for wanted, array in zip(fields, arrays, strict=True):
+                if wanted.name in block.host:
+                    self._fill(wanted, block.host[wanted.name], array[done : done + rows], done)
+            if "$rows" in block.host:  # of a model that draws random numbers
+                block.host["$rows"][...] = np.arange(done, done + most, dtype=np.uint32)
+            block.send()
+            part = executable.run(self.weights, block.arrays, self._arena)["result"][:rows]
+            if result is None:
+                result = np.empty((total, *part.shape[1:]), part.dtype)
+            result[done : done + rows] = part
+            done += rows
+        assert result is not None  # there is an example
+        return result
 
-    def _executable(self, rows: int) -> tuple[Executable, Block]:
-        """The plan for so many rows, and where its inputs lie."""
-        if rows not in self._executables:
-            if len(self._executables) == MOST_PLANS:
-                del self._executables[next(iter(self._executables))]
+    def _executable(self, rows: int) -> tuple[Executable, Block, int]:
+        """A plan for the first of so many rows, where its inputs lie, and how many it takes: the next power of two, or
+        as many as the bytes of a call allow."""
+        size = min(1 << (rows - 1).bit_length(), self._most_rows)
+        while size not in self._executables:
             traits, precision = traits_of(self.device.name), self.program.run.precision
-            graph = set_precision(choose(self.model.forward(rows), traits.attends, precision), precision)
+            graph = set_precision(choose(self.model.forward(size), traits.attends, precision), precision)
             plan = plan_graph(graph, planning=Planning(traits=traits))
-            self._executables[rows] = Executable(self.device, plan), Block(self.device, input_types(plan))
+            allowed = _CARD_BYTES if self.device.own_memory else _THREAD_BYTES * self.device.threads
+            if plan.arena_bytes > allowed and size > 1:
+                size = self._most_rows = max(1, 1 << (size * allowed // plan.arena_bytes).bit_length() - 1)
+                continue
+            block = Block(self.device, input_types(plan))
+            self._executables[size] = Executable(self.device, plan), block
             if max(ALIGNMENT, plan.arena_bytes) > len(self._arena):
                 self._arena = self.device.allocate(max(ALIGNMENT, plan.arena_bytes))
-        return self._executables[rows]
+        return *self._executables[size], size
 
 
 class _Tensor(Protocol):
@@ -193,26 +217,54 @@ def _from_torch(tensor: object) -> Array:
         ) from error
 
 
+def read_job(folder: Path) -> dict[str, Any] | None:
+    """What `job.json` says in the folder of a job; None in another folder. Raises E-RUN-014 if it is damaged."""
+    try:
+        job = json.loads((folder / JOB).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        job = None
+    if not isinstance(job, dict) or not {"model", "settings", "member", "changed", "products"} <= set(job):
+        raise ParenError("E-RUN-014", f"{folder / JOB} cannot be read", fix="run the study again")
+    return job
+
+
+def run_of(folder: Path) -> Path:
+    """The folder of the run that a folder is or, being a job's, refers to. Raises E-RUN-014 if that is not there."""
+    job = read_job(folder)
+    if job is None:
+        return folder
+    if job["model"] is None:
+        raise ParenError("E-RUN-014", f"the job {folder} has no trained model yet", fix="paren run its study")
+    run = folder / str(job["model"])
+    if not run.is_dir():
+        message = f"the model of the job {folder} is not at {job['model']}"
+        raise ParenError("E-RUN-014", message, fix="run the study again")
+    return run
+
+
 def read_program(out: Path) -> Program:
     """The program of a run, from the texts and settings kept in its folder. Raises E-RUN-014 if there is no run."""
     stored = read_run_file(out)
     if stored is None:
         raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
     texts = {path: entry["text"] for path, entry in stored["sources"].items()}
-    settings = {name: _value(value) for name, value in stored["settings"].items()}
+    settings = {name: as_value(value) for name, value in stored["settings"].items()}
     return elaborate_kept(stored["program"], stored["variant"], settings, texts)
 
 
-def _value(value: object) -> Value:
-    """A setting as JSON keeps it, as the language has it."""
+def as_value(value: object) -> Value:
+    """A setting as JSON keeps it, as the language has it: lists are tuples."""
     if isinstance(value, list):
-        return tuple(_value(item) for item in value)
+        return tuple(as_value(item) for item in value)
     return value  # type: ignore[return-value]
 
 
 def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Path | None = None) -> RestoredModel:
-    """The model of a run with its newest (or best) weights; averages, where the run keeps them, stand for
+    """The model of a run, or of a job, with its newest (or best) weights; averages, where the run keeps them, stand for
     parameters."""
+    out = run_of(out)
     program = read_program(out)
     weights = read_weights(out, best=best, checkpoints=checkpoints)
     values = dict(weights.parameters) | dict(weights.averages)
@@ -226,8 +278,8 @@ def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Pa
 def restore(
     out: str | Path, device: str = "cpu", *, best: bool = False, checkpoints: str | Path | None = None
 ) -> RestoredModel:
-    """The trained model of a run, from its newest checkpoint or, with `best`, its best evaluation. All hashes are
-    verified."""
+    """The trained model of a run, or of a job, from its newest checkpoint or, with `best`, its best evaluation. All
+    hashes are verified."""
     opened = open_device(device, None, read_environment().cache / "kernels")
     return read_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
 

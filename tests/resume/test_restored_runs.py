@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from safetensors.numpy import load_file
 import paren
 from paren.data.loader import evaluation_batches
 from paren.data.open import open_data
-from paren.restored import RestoredModel
+from paren.ir.graph import Graph
+from paren.pipeline import plan_graph
+from paren.restored import MOST_ROWS, RestoredModel
 
 
 @pytest.fixture(scope="module", params=["gpt", "mlp"])
@@ -67,14 +70,35 @@ def test_the_best_parameters_are_not_the_last(trial: Trial, tmp_path: Path) -> N
     assert any((last.weights[name] != best.weights[name]).any() for name in last.weights)
 
 
-def test_any_number_of_rows_gives_the_same_rows(trial: Trial) -> None:
+def test_any_number_of_rows_gives_the_same_rows(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, whether they go through in one chunk or in many; and few plans are made for all numbers."""
     model, batch = paren.restore(trial.whole), inputs(trial)
     whole = model(batch)
     assert whole.shape[0] == len(batch)
-    for rows in (1, 2, len(batch)):
-        np.testing.assert_allclose(model(batch[:rows]), whole[:rows], rtol=1e-5, atol=1e-6)
-    many = np.concatenate([batch] * 9)
-    np.testing.assert_allclose(model(many)[-len(batch) :], whole, rtol=1e-5, atol=1e-6)
+    planned: list[int] = []
+
+    def counted(graph: Graph, *arguments: object, **more: object) -> object:
+        planned.append(graph.outputs["result"].shape[0])
+        return plan_graph(graph, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("paren.restored.plan_graph", counted)
+    model = replace(model, _executables={}, _most_rows=8)
+    for rows in range(1, len(batch) + 1):
+        assert np.array_equal(model(batch[:rows]), whole[:rows])
+    many = np.concatenate([batch] * 3)
+    assert np.array_equal(model(many), np.concatenate([whole] * 3))
+    assert sorted(planned) == [1, 2, 4, 8]
+
+
+def test_a_call_stays_within_the_bytes_it_may_take(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = paren.restore(trial.whole), np.concatenate([inputs(trial)] * 4)
+    whole = model(batch)
+    _, _, rows = model._executable(len(batch))
+    monkeypatch.setattr("paren.restored._THREAD_BYTES", len(model._arena) // model.device.threads // 3)
+    smaller = replace(model, _executables={}, _arena=np.zeros(0, np.uint8))
+    assert np.array_equal(smaller(batch), whole)
+    assert len(smaller._arena) <= len(model._arena) // 3
+    assert smaller._executable(len(batch))[2] < rows
 
 
 def test_numpy_and_torch(trial: Trial) -> None:
@@ -115,12 +139,13 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, s
     trial = Trial.make(tmp_path, "mlp")
     model, batch = paren.restore(trial.whole), inputs(trial).astype(np.float64)
     batch[1, 2] = value
-    with pytest.raises(paren.ParenError) as caught:
-        model(batch)
-    assert (caught.value.code, caught.value.message) == (
-        "E-DATA-023",
-        f"input x holds {shown} in example 1, the model takes finite numbers",
-    )
+    for rows in (MOST_ROWS, 1):  # in one chunk, in many
+        with pytest.raises(paren.ParenError) as caught:
+            replace(model, _executables={}, _most_rows=rows)(batch)
+        assert (caught.value.code, caught.value.message) == (
+            "E-DATA-023",
+            f"input x holds {shown} in example 1, the model takes finite numbers",
+        )
 
 
 def test_save_parameters_and_metrics(trial: Trial, tmp_path: Path) -> None:

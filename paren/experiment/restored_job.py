@@ -1,0 +1,85 @@
+"""The trained model of a job, with what the study says about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from paren.environment import read_environment
+from paren.experiment.analysis import METRICS
+from paren.experiment.artifact import read_artifact
+from paren.experiment.products import Product
+from paren.ir.program import Value
+from paren.restored import RestoredModel, as_value, read_job, read_model
+from paren.runtime.device import Device, open_device
+from paren.train.state import Json
+
+
+@dataclass
+class RestoredJob(RestoredModel):
+    """The model of a job. Models are shared by jobs that would train the same one, so `settings`, `member` and
+    `changed` (the settings that the cohort and the sweep vary) are the job's own. `folder` is the job's."""
+
+    folder: Path = field(default_factory=Path)
+    _job: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """All settings of the job."""
+        return _values(self._job["settings"])
+
+    @property
+    def member(self) -> dict[str, Value]:
+        """Which member of the cohort it is."""
+        return _values(self._job["member"])
+
+    @property
+    def changed(self) -> dict[str, Value]:
+        """What its configuration changes."""
+        return _values(self._job["changed"])
+
+    @property
+    def results(self) -> dict[str, Json]:
+        """The results of the study's metrics by name, as far as they are computed."""
+        try:
+            found: dict[str, Json] = json.loads((self.folder / METRICS).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    @property
+    def products(self) -> dict[str, Product]:
+        """The products by name, as far as they are computed. Raises E-STORE-002 for a damaged one."""
+        artifacts = {name: read_artifact(self.folder / place) for name, place in self._job["products"].items()}
+        return {name: Product(artifact) for name, artifact in artifacts.items() if artifact is not None}
+
+
+def restore(
+    out: str | Path, device: str = "cpu", *, best: bool = False, checkpoints: str | Path | None = None
+) -> RestoredModel:
+    """The trained model of a run or of a job (a folder `OUT/runs/.../...` of a study), on any device, from its newest
+    checkpoint or, with `best`, its best evaluation. All hashes are verified.
+
+    Raises E-RUN-014 if the folder is none, or the job has no model yet; E-CKPT-001, E-CKPT-003 and E-CKPT-010.
+    """
+    opened = open_device(device, None, read_environment().cache / "kernels")
+    return read_job_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
+
+
+def read_job_model(
+    folder: Path, device: Device, *, best: bool = False, checkpoints: Path | None = None
+) -> RestoredModel:
+    """The model of a run or of a job on a device that is open. Raises as `restore` does."""
+    model = read_model(folder, device, best=best, checkpoints=checkpoints)
+    job = read_job(folder)
+    if job is None:
+        return model
+    own = {each.name: getattr(model, each.name) for each in fields(RestoredModel)}
+    return RestoredJob(**own, folder=folder, _job=job)
+
+
+def _values(stored: Mapping[str, object]) -> dict[str, Value]:
+    return {name: as_value(value) for name, value in stored.items()}
