@@ -83,11 +83,6 @@ def _digest(path: Path, *_state: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sources_of(program: Program) -> Sources:
-    """The Python files beside the file of a program."""
-    return Sources(Path(program.path).absolute().parent)
-
-
 def open_job_data(
     program: Program, store: Store, asked: Path | None, sources: Sources, view: ProgressView
 ) -> tuple[Dataset, str]:

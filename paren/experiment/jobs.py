@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -89,12 +89,13 @@ def make_jobs(program: Program, overrides: Sequence[str]) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def check_jobs(jobs: Sequence[Job]) -> None:
-    """Raises the mistakes of all configurations at once; each says in which it was found."""
+def check_jobs(jobs: Sequence[Job], check: Callable[[Job], object] = lambda job: job.program) -> None:
+    """Raises what `check` finds wrong with any configuration, by default with its program, at once; each mistake says
+    where it was found."""
     found: dict[tuple[str, str, str], tuple[ParenError, list[Note]]] = {}
     for job in jobs:
         try:
-            _ = job.program
+            check(job)
         except ParenError as error:
             where = Note(f"in the configuration {job.name}", _place(job))
             for single in error.errors:

@@ -11,7 +11,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paren.experiment.job_data import DATA, data_recipe, known_identity, sources_of
+from paren.experiment.costs import check_limits, costs
+from paren.experiment.functions import check_functions
+from paren.experiment.job_analysis import functions_of, missing_analyses
+from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import JOB, read_job
 from paren.experiment.jobs import RUNS, Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
@@ -33,8 +36,9 @@ MOST_CHANGES = 12  # lines of reasons
 @dataclass(frozen=True)
 class PlannedJob:
     """A job before a launch. `data` is None for data that are read where they lie. `step` of `steps`: where an
-    interrupted training goes on. `memory`: bytes of a training that is to be done. `changes`: what differs from the
-    newest artifacts of the same job, in words."""
+    interrupted training goes on. `memory`: bytes of a training that is to be done. `analyses`: the names of those to
+    be computed, and `costs`, by name, what they foretell. `changes`: what differs from the newest artifacts of the same
+    job, in words."""
 
     name: str
     folder: str
@@ -43,6 +47,8 @@ class PlannedJob:
     step: int | None
     steps: int | None
     memory: int | None
+    analyses: tuple[str, ...]
+    costs: Mapping[str, float]
     changes: tuple[str, ...]
 
 
@@ -62,7 +68,9 @@ class StudyPlan:
         return asdict(self)
 
     def __str__(self) -> str:
-        rows = [("job", "data", "model"), *((job.name, job.data or "-", _describe(job)) for job in self.jobs)]
+        analyzed = any(job.analyses for job in self.jobs)
+        head = ("job", "data", "model", *(("analyses to compute",) if analyzed else ()))
+        rows = [head, *(_row(job)[: len(head)] for job in self.jobs)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         changed = [f"  {job.name}: {'; '.join(job.changes)}" for job in self.jobs if job.changes]
@@ -76,7 +84,16 @@ class StudyPlan:
         if largest is not None:
             verdict = "fits" if largest <= self.free else "does not fit"
             lines.append(f"memory: {show_bytes(largest)} of {show_bytes(self.free)} free for the largest: {verdict}")
+        costs = self.costs
+        if costs:
+            lines.append("costs of the analyses: " + ", ".join(f"{name} {costs[name]:.3g}" for name in costs))
         return "\n".join(lines)
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """What the analyses that are to be computed foretell, over all jobs."""
+        names = dict.fromkeys(name for job in self.jobs for name in job.costs)
+        return {name: sum(job.costs.get(name, 0.0) for job in self.jobs) for name in names}
 
 
 def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> StudyPlan:
@@ -84,7 +101,10 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
     a data form."""
     jobs = make_jobs(program, overrides)
     check_jobs(jobs)
-    trainer = make_trainer(launch, launch.topology, Store(launch.out), sources_of(program), keeps_code=False)
+    functions = functions_of(program)
+    check_functions(program, functions, load=False)
+    check_jobs(jobs, lambda job: check_limits(job.program, functions))
+    trainer = make_trainer(launch, launch.topology, Store(launch.out), functions, keeps_code=False)
     free = trainer.free.bytes
     former = _former_jobs(launch.out)
     with keeping_plans():
@@ -93,20 +113,31 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
 
 
 def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path], free: int) -> PlannedJob:
-    recipe = data_recipe(job.program, trainer.root, trainer.sources)
+    store, recipe = trainer.store, data_recipe(job.program, trainer.root, trainer.functions.sources)
     key = recipe.key if recipe is not None else known_identity(job.program)
-    data = None if recipe is None else CACHED if find_whole(trainer.store, recipe) is not None else TO_MAKE
+    data = None if recipe is None else CACHED if find_whole(store, recipe) is not None else TO_MAKE
+    changes: tuple[str, ...] = ()
+    step = steps = None
     if key is None:
-        assumed = recorded_model(job, trainer.store, root, None)
-        needed = None if assumed is not None else _memory(job, trainer, free)
-        return PlannedJob(job.name, job.folder, data, ASSUMED if assumed else TO_MAKE, None, None, needed, ())
-    wanted = trainer.recipe(job, key)
-    if find_whole(trainer.store, wanted) is not None:
-        return PlannedJob(job.name, job.folder, data, CACHED, None, None, None, ())
-    partial = read_status(trainer.store.partial(wanted))
-    step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
-    changes = _changes(trainer.store, former.get(_alike(job.folder)), recipe, wanted)
-    return PlannedJob(job.name, job.folder, data, TO_MAKE, step, steps, _memory(job, trainer, free), changes)
+        model = recorded_model(job, store, root, None)
+        state = TO_MAKE if model is None else ASSUMED
+        keys = (model.key, str(model.recipe.parts["data"])) if model is not None else ("", "")
+    else:
+        wanted = trainer.recipe(job, key)
+        state = TO_MAKE if find_whole(store, wanted) is None else CACHED
+        keys = wanted.key, key
+        if state == TO_MAKE:
+            partial = read_status(store.partial(wanted))
+            step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
+            changes = _changes(store, former.get(_alike(job.folder)), recipe, wanted)
+    needed = _memory(job, trainer, free) if state == TO_MAKE else None
+    analyses = tuple(each.analysis.name for each in missing_analyses(job, trainer, root, *keys))
+    foretold = costs(job.program, trainer.functions)
+    total: dict[str, float] = {}
+    for each in analyses:
+        for name, cost in foretold.get(each, {}).items():
+            total[name] = total.get(name, 0.0) + cost
+    return PlannedJob(job.name, job.folder, data, state, step, steps, needed, analyses, total, changes)
 
 
 def _memory(job: Job, trainer: Trainer, free: int) -> int:
@@ -146,7 +177,9 @@ def _changes(store: Store, former: Path | None, data: Recipe | None, model: Reci
     return tuple(told)
 
 
-def _describe(job: PlannedJob) -> str:
+def _row(job: PlannedJob) -> tuple[str, str, str, str]:
+    """Job, data, model and the analyses to compute."""
+    model = f"{job.model}, {show_bytes(job.memory)}" if job.memory is not None else job.model
     if job.step is not None:
-        return f"goes on at step {job.step} of {job.steps}"
-    return f"{job.model}, {show_bytes(job.memory)}" if job.memory is not None else job.model
+        model = f"goes on at step {job.step} of {job.steps}"
+    return job.name, job.data or "-", model, ", ".join(job.analyses) or "-"

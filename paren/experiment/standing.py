@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paren.experiment.analysis import missing, plan_analysis
 from paren.experiment.artifact import Artifact
-from paren.experiment.job_files import DONE, read_job, read_job_status
+from paren.experiment.job_files import DONE, FAILED, read_job, read_job_status
 from paren.experiment.jobs import Job
 from paren.experiment.recipe import Recipe
 from paren.experiment.store import Store
@@ -27,18 +28,27 @@ class Standing:
     finished: bool
 
 
-def look(job: Job, trainer: Trainer, root: Path, *, trains: bool) -> Standing:
+def look(job: Job, trainer: Trainer, root: Path, *, trains: bool, analyzes: bool) -> Standing:
     """How far a job is. Where training is not asked for, a model counts that another device has trained. Raises what is
-    wrong with its data form."""
+    wrong with its data form, or with the files of its analyses."""
     key = trainer.data_key(job)
     recipe = trainer.recipe(job, key)
     model = find_whole(trainer.store, recipe)
     if model is None and not trains:
         model = recorded_model(job, trainer.store, root, key)
-    status, named = read_job_status(root / job.folder), read_job(root / job.folder)
-    done = status is not None and status.state == DONE and named is not None
-    finished = done and model is not None and Path(str((named or {}).get(MODEL))).name == model.key
+    finished = model is not None and _is_recorded(root / job.folder, model, analyzes)
+    if finished and analyzes and model is not None:
+        planned = plan_analysis(job.program, trainer.functions, model.key, key)
+        finished = not missing(planned, root / job.folder, trainer.store)
     return Standing(job, key, recipe, model, finished)
+
+
+def _is_recorded(folder: Path, model: Artifact, analyzes: bool) -> bool:
+    """Whether the files of a job say that it is done with this model. One whose analysis failed is trained."""
+    status, named = read_job_status(folder), read_job(folder)
+    if status is None or named is None or Path(str(named.get(MODEL))).name != model.key:
+        return False
+    return status.state == DONE or (status.state == FAILED and not analyzes)
 
 
 def find_whole(store: Store, recipe: Recipe) -> Artifact | None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
 from paren.experiment.claims import sweep
-from paren.experiment.job_data import sources_of
+from paren.experiment.functions import Functions
+from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, STATUS, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
 from paren.experiment.places import place_workers
 from paren.experiment.progress import SilentStudy, StudyView
-from paren.experiment.standing import look
+from paren.experiment.standing import Standing, look
 from paren.experiment.store import Store
 from paren.experiment.training import Trainer, make_trainer
 from paren.experiment.worker import Worker
@@ -24,7 +25,7 @@ from paren.parallel.topology import Topology
 from paren.run import How, package_versions
 from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
-from paren.text.errors import Note, ParenError
+from paren.text.errors import Note, ParenError, ParenErrors
 from paren.train.signals import StopSignals
 
 MOST_NAMED = 8  # jobs that a message names
@@ -47,9 +48,12 @@ def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: 
     view = view if view is not None else SilentStudy()
     jobs = make_jobs(program, overrides)
     check_jobs(jobs)
+    functions = functions_of(program)
+    if launch.analyzes:
+        check_analyses(jobs, functions)
     with StopSignals() as signals:
         try:
-            return _Study(program, tuple(overrides), launch, jobs, view, signals).run()
+            return _Study(program, tuple(overrides), launch, jobs, functions, view, signals).run()
         finally:
             view.end()
 
@@ -60,6 +64,7 @@ class _Study:
     overrides: tuple[str, ...]
     launch: Launch
     jobs: Sequence[Job]
+    functions: Functions
     view: StudyView
     signals: StopSignals
     missing: Sequence[Job] = ()  # that are to be analysed, and have no model
@@ -68,8 +73,8 @@ class _Study:
         launch, root = self.launch, self.launch.out
         topology = launch.topology
         store = Store(root, notice=self.view.notice)
-        trainer = make_trainer(launch, topology, store, sources_of(self.program))
-        standings = [look(job, trainer, root, trains=launch.trains) for job in self.jobs]
+        trainer = make_trainer(launch, topology, store, self.functions)
+        standings = self._look(trainer)
         self.missing = [each.job for each in standings if each.model is None and not launch.trains]
         left = [each.job for each in standings if not each.finished and each.job not in self.missing]
         before = {job.folder: each.attempt for job in left if (each := read_job_status(root / job.folder)) is not None}
@@ -80,8 +85,18 @@ class _Study:
             self._work(left, trainer, before, topology)
         elif not self.missing:
             self.view.notice(f"{root} holds this study, complete with {count_of(len(self.jobs), 'job')}: nothing to do")
+        faulty: list[ParenError] = []
+        if launch.analyzes and not self.signals.stop_asked:
+            faulty = draw_over_jobs(self._look(trainer) if left else standings, trainer, root, self.view.show)
         sweep(root)
-        return self._end(left, before)
+        ended = self._end(left, before)
+        if faulty:
+            raise faulty[0] if len(faulty) == 1 else ParenErrors(faulty)
+        return ended
+
+    def _look(self, trainer: Trainer) -> list[Standing]:
+        trains, analyzes = self.launch.trains, self.launch.analyzes
+        return [look(job, trainer, self.launch.out, trains=trains, analyzes=analyzes) for job in self.jobs]
 
     def _work(self, left: Sequence[Job], trainer: Trainer, before: Mapping[str, str], topology: Topology) -> None:
         """Works on the jobs in this process, or has worker processes do it."""

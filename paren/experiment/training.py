@@ -9,12 +9,12 @@ from pathlib import Path
 from paren.data.dataset import Dataset
 from paren.environment import read_environment
 from paren.experiment.artifact import Artifact
+from paren.experiment.functions import Functions
 from paren.experiment.job_data import DATA, content_digest, data_recipe, open_job_data
 from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
 from paren.experiment.places import own_place
 from paren.experiment.recipe import Recipe, as_json
-from paren.experiment.sources import Sources
 from paren.experiment.store import Store
 from paren.parallel.topology import TIMEOUT, Topology
 from paren.pipeline import keeping_plans
@@ -38,12 +38,12 @@ class Stopped(Exception):
 
 @dataclass
 class Trainer:
-    """Trains the models of jobs into the store. `sources`: the Python files beside the file; `how.device` may name a
+    """Trains the models of jobs into the store. `functions`: the Python files beside the file; `how.device` may name a
     card, `cuda:1`; `share`: the workers that use that device at once; `keeps_code`: whether compiled kernels are kept
     in the cache folder. With several ranks in the `topology`, each training is started on them."""
 
     store: Store
-    sources: Sources
+    functions: Functions
     how: How
     share: int = 1
     keeps_code: bool = True
@@ -79,7 +79,7 @@ class Trainer:
 
     def data_key(self, job: Job) -> str:
         """What identifies the data of a job. Functions are not run for it; other data are read."""
-        recipe = data_recipe(job.program, self.root, self.sources)
+        recipe = data_recipe(job.program, self.root, self.functions.sources)
         if recipe is not None:
             return recipe.key
         form = job.program.data
@@ -90,7 +90,7 @@ class Trainer:
 
     def data(self, job: Job, view: ProgressView) -> tuple[Dataset, str]:
         """The data of a job, checked, and their key. Raises what is wrong with them."""
-        return open_job_data(job.program, self.store, self.root, self.sources, view)
+        return open_job_data(job.program, self.store, self.root, self.functions.sources, view)
 
     def data_folder(self, key: str) -> Path | None:
         """The folder of an artifact of data; None for data that have none."""
@@ -145,11 +145,11 @@ class Trainer:
 
 
 def make_trainer(
-    launch: Launch, topology: Topology, store: Store, sources: Sources, keeps_code: bool = True
+    launch: Launch, topology: Topology, store: Store, functions: Functions, keeps_code: bool = True
 ) -> Trainer:
     """The trainer of a process that looks at jobs, and works on them unless others are started for that."""
     place = own_place(launch.how.device, topology)
     how = launch.how if topology.starts_ranks and not launch.apart else replace(launch.how, device=place.device)
     share = place.share if topology.member is not None else 1
     ranks = ALONE if launch.apart else topology
-    return Trainer(store, sources, how, share, keeps_code, launch.tensorboard, ranks)
+    return Trainer(store, functions, how, share, keeps_code, launch.tensorboard, ranks)

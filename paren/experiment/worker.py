@@ -8,20 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paren.experiment.analysis import analyze_job
 from paren.experiment.artifact import Artifact
 from paren.experiment.claims import claim
 from paren.experiment.events import Event, JobProgress, Tell
+from paren.experiment.job_analysis import subject_of
 from paren.experiment.job_files import (
     DONE,
     FAILED,
     RUNNING,
     WAITING,
     JobStatus,
+    read_job,
     read_job_status,
     write_job,
     write_job_status,
 )
 from paren.experiment.jobs import Job
+from paren.experiment.standing import look
 from paren.experiment.training import Stopped, Trainer
 from paren.text.errors import ParenError
 from paren.train.signals import StopSignals
@@ -97,22 +101,36 @@ class _Attempt:
 
     def run(self) -> None:
         worker, job = self.worker, self.job
-        view = JobProgress(job.order, worker.tell)
-        model, data = self._model(view)
-        write_job(self.folder, job, model.folder, data, {})
-
-    def _model(self, view: JobProgress) -> tuple[Artifact, Path | None]:
-        """The trained model, and the folder of the data's artifact, if there is one."""
-        trainer, job = self.worker.trainer, self.job
         self._stage("data")
-        key = trainer.data_key(job)
-        recipe = trainer.recipe(job, key)
-        model = trainer.store.find(recipe)
-        if model is None:
-            data, _ = trainer.data(job, view)
-            self._stage("training")
-            model = trainer.train(job, recipe, data, view, self.worker.signals)
-        return model, trainer.data_folder(key)
+        key = worker.trainer.data_key(job)
+        model = self._model(key, JobProgress(job.order, worker.tell))
+        data = worker.trainer.data_folder(key)
+        named = (read_job(self.folder) or {}).get("products", {})
+        write_job(self.folder, job, model.folder, data, {name: self.folder / place for name, place in named.items()})
+        if worker.analyzes:
+            subject = subject_of(job, worker.trainer, worker.root, model, key)
+            products = analyze_job(subject, worker.trainer.functions, worker.trainer.store, self._analysis)
+            data = worker.trainer.data_folder(key)
+            write_job(self.folder, job, model.folder, data, {name: each.folder for name, each in products.items()})
+
+    def _model(self, data_key: str, view: JobProgress) -> Artifact:
+        """The trained model, trained now if that is asked for and it is not there."""
+        worker, job = self.worker, self.job
+        trainer = worker.trainer
+        standing = look(job, trainer, worker.root, trains=worker.trains, analyzes=False)
+        if standing.model is not None:
+            return standing.model
+        if not worker.trains:
+            raise ParenError("E-JOB-008", f"{job.name} has no trained model", fix="train it with paren train")
+        data, _ = trainer.data(job, view)
+        self._stage("training")
+        return trainer.train(job, standing.recipe, data, view, worker.signals)
+
+    def _analysis(self, name: str) -> None:
+        """Says which analysis is computed now. Between two of them, a signal stops the job."""
+        if self.worker.signals.stop_asked:
+            raise Stopped
+        self._stage(name)
 
     def _stage(self, name: str) -> None:
         """Says what is done now, and how long the stage before it took."""

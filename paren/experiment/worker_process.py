@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from paren.experiment.events import Event
-from paren.experiment.job_data import sources_of
+from paren.experiment.job_analysis import functions_of
 from paren.experiment.jobs import make_jobs
 from paren.experiment.store import Store
 from paren.experiment.training import Trainer
@@ -50,7 +50,7 @@ def main() -> int:
         program = elaborate(order.path, variant=order.variant, overrides=order.overrides, read_file=read_file)
         jobs = [job for job in make_jobs(program, order.overrides) if job.order in order.jobs]
         root = Path(order.root)
-        trainer = Trainer(Store(root), sources_of(program), order.how, order.share, tensorboard=order.tensorboard)
+        trainer = Trainer(Store(root), functions_of(program), order.how, order.share, tensorboard=order.tensorboard)
         Worker(root, jobs, trainer, order.trains, order.analyzes, order.before, tell, signals).run()
         return signals.exit_code if signals.stop_asked else 0
 

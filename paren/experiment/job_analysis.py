@@ -1,0 +1,89 @@
+"""The analysis of jobs: what each gives to its functions, what is missing of it, and plots over several jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from paren.experiment.analysis import Planned, Subject, missing, plan_analysis
+from paren.experiment.artifact import Artifact
+from paren.experiment.claims import waiting_for
+from paren.experiment.costs import check_limits
+from paren.experiment.events import NOTICE, Event, Tell
+from paren.experiment.functions import Functions, check_functions
+from paren.experiment.job_data import read_splits
+from paren.experiment.jobs import Job, check_jobs
+from paren.experiment.over import draw_over
+from paren.experiment.standing import Standing
+from paren.experiment.training import Trainer
+from paren.ir.program import Program
+from paren.restored import read_model
+from paren.text.errors import ParenError
+from paren.train.progress import Silent
+from paren.train.read_run import read_metrics
+
+COHORT, SWEEP = "cohort", "sweep"
+
+
+def functions_of(program: Program) -> Functions:
+    """The Python functions beside the file of a program."""
+    return Functions.of(Path(program.path).parent)
+
+
+def check_analyses(jobs: Sequence[Job], functions: Functions) -> None:
+    """Imports the functions of all analyses, and raises what is wrong with them; then every limit that a job exceeds.
+    Nothing is computed but what the functions of `:cost` foretell."""
+    check_functions(jobs[0].program, functions, load=True)
+    check_jobs(jobs, lambda job: check_limits(job.program, functions))
+
+
+def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key: str) -> Subject:
+    """A trained job as its analysis sees it."""
+    return Subject(
+        job.program,
+        root / job.folder,
+        job.changed,
+        job.member,
+        model.key,
+        data_key,
+        lambda: read_model(model.folder, trainer.device),
+        lambda: read_splits(trainer.data(job, Silent())[0]),
+        lambda: read_metrics(model.folder),
+    )
+
+
+def missing_analyses(job: Job, trainer: Trainer, root: Path, model_key: str, data_key: str) -> list[Planned]:
+    """The analyses of a job whose results are not there."""
+    planned = plan_analysis(job.program, trainer.functions, model_key, data_key)
+    names = set(missing(planned, root / job.folder, trainer.store))
+    return [each for each in planned if each.analysis.name in names]
+
+
+def draw_over_jobs(standings: Sequence[Standing], trainer: Trainer, root: Path, tell: Tell) -> list[ParenError]:
+    """Draws what is not drawn yet of the plots over each cohort and over the sweep; `standings` are those of all jobs,
+    in order. What waits for unfinished jobs is told. Gives the errors of user code, which stop no other plot."""
+    program = standings[0].job.base
+    asked = {analysis.over: analysis.name for analysis in program.study.analyses if analysis.over is not None}
+    groups: list[tuple[str, str, list[Standing]]] = []
+    if COHORT in asked:
+        by_configuration = groupby(standings, lambda standing: standing.job.configuration)
+        groups += [(COHORT, folder, list(members)) for folder, members in by_configuration]
+    if SWEEP in asked:
+        groups.append((SWEEP, "", list(standings)))
+    errors: list[ParenError] = []
+    for over, folder, members in groups:
+        waiting = sum(not standing.finished for standing in members)
+        if waiting:
+            place = f" of {folder}" if folder else ""
+            tell(Event(-1, NOTICE, text=f"plots over the {over}{place} wait for {waiting} of {len(members)} jobs"))
+            continue
+        subjects = [
+            subject_of(each.job, trainer, root, each.model, each.data_key) for each in members if each.model is not None
+        ]
+        with waiting_for(root, f"plots over {over} {folder}"):
+            try:
+                draw_over(subjects, over, root / folder, trainer.functions, trainer.store, lambda _: None)
+            except ParenError as error:
+                errors += error.errors
+    return errors

@@ -1,0 +1,180 @@
+"""Jobs are trained and analysed; plots over cohorts and sweeps are drawn once all their jobs are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from experiment.studies import Shown, files_below, states, write_study
+
+from paren import api
+from paren.text.errors import ParenError
+
+FUNCTIONS = """import matplotlib.pyplot as plt
+import numpy as np
+
+
+def grid(model, points):
+    x = np.zeros((points, 2), np.float32)
+    x[:, 0] = np.linspace(-1, 1, points)
+    return {"x": x, "y": model(x)}
+
+
+def work(points):
+    return {"evaluations": points}
+
+
+def error(grid, scale):
+    return {"worst": float(np.abs(grid["y"]).max()) * scale}
+
+
+def curve(grid):
+    figure, axes = plt.subplots()
+    axes.plot(grid["x"][:, 0], grid["y"])
+    return figure
+
+
+def all_curves(grid, jobs):
+    figure, axes = plt.subplots()
+    for one, job in zip(grid, jobs):
+        axes.plot(one["x"][:, 0], one["y"], label=str(job.settings["rate"]))
+    return figure
+"""
+
+FORMS = """
+(def points 5)
+(def scale 1.0)
+(defsweep (rate 1e-3 1e-4))
+(defcohort (replica 0 1))
+(defproduct grid (python "analysis.py" grid :points points) :needs (model) :cost work)
+(defmetric error (python "analysis.py" error :scale scale) :needs (grid))
+(defplot curve (python "analysis.py" curve) :needs (grid))
+(defplot members (python "analysis.py" all-curves) :needs (grid) :over cohort)
+(defplot rates (python "analysis.py" all-curves) :needs (grid) :over sweep)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+
+
+def write(tmp_path: Path, forms: str = FORMS) -> tuple[Path, Path]:
+    path = write_study(tmp_path / "s", forms)
+    (path.parent / "analysis.py").write_text(FUNCTIONS)
+    return path, tmp_path / "out"
+
+
+def stages(view: Shown) -> set[str]:
+    return {event.stage for event in view.events if event.kind == "running"}
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_study_is_trained_and_analysed(tmp_path: Path, workers: int | None) -> None:
+    path, out = write(tmp_path)
+    ended = api.load(path).run(out, workers=workers)
+    assert isinstance(ended, api.StudyRun)
+    assert (ended.exit_code, ended.done) == (0, 6)
+    jobs = sorted(out.glob("runs/*/*/job.json"))
+    assert len(jobs) == 6
+    for job in jobs:
+        content = json.loads(job.read_bytes())
+        assert (job.parent / content["products"]["grid"] / "artifact.json").is_file()
+        assert json.loads((job.parent / "metrics.json").read_bytes())["error"]["worst"] >= 0
+        assert (job.parent / "plots" / "curve" / "curve.png").is_file()
+    assert len(list(out.glob("runs/*/plots/members/*.png"))) == 3
+    assert len(list(out.glob("plots/rates/*.png"))) == 1
+    before, view = files_below(out), Shown()
+    api.load(path).run(out, progress=view)
+    assert view.events == []
+    assert view.notices == [f"{out} holds this study, complete with 6 jobs: nothing to do"]
+    after = files_below(out)
+    assert {name: before[name] for name in before if Path(name).is_file()} == {
+        name: after[name] for name in after if Path(name).is_file()
+    }
+
+
+def test_training_and_analysis_may_be_apart(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    trained, analysed = Shown(), Shown()
+    api.load(path).train(out, progress=trained)
+    assert stages(trained) >= {"data", "training"}
+    assert not list(out.glob("runs/*/*/metrics.json"))
+    plan = api.load(path).plan(out)
+    assert {job.analyses for job in plan.jobs} == {("grid", "error", "curve")}
+    assert plan.costs == {"evaluations": 30}
+    assert "costs of the analyses: evaluations 30" in str(plan)
+    api.load(path).analyze(out, progress=analysed)
+    assert "training" not in stages(analysed)
+    assert len(list(out.glob("runs/*/*/metrics.json"))) == 6
+    assert {job.analyses for job in api.load(path).plan(out).jobs} == {()}
+    view = Shown()
+    api.load(path).train(out, progress=view)
+    assert view.events == []
+
+
+def test_a_metric_that_is_added_reuses_everything(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    api.load(path).run(out)
+    store = files_below(out / "store")
+    path.write_text(path.read_text() + '(defmetric twice (python "analysis.py" error :scale 2.0) :needs (grid))')
+    view = Shown()
+    api.load(path).run(out, progress=view)
+    assert stages(view) == {"data", "twice"}
+    assert files_below(out / "store").keys() == store.keys()
+
+
+def test_a_comment_computes_nothing_again(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    api.load(path).run(out)
+    functions = path.parent / "analysis.py"
+    functions.write_text("# a comment\n" + functions.read_text())
+    view = Shown()
+    api.load(path).run(out, progress=view)
+    assert view.events == []
+
+
+def test_limits_refuse_before_anything_is_written(tmp_path: Path) -> None:
+    path, out = write(tmp_path, FORMS + "(deflimits (evaluations 4))")
+    with pytest.raises(ParenError, match="the analysis of one model costs 5 evaluations, the limit is 4") as raised:
+        api.load(path).run(out)
+    assert raised.value.fix == "reduce points (now 5), or raise the limit"
+    assert not out.exists()
+    with pytest.raises(ParenError, match="the limit is 4"):
+        api.load(path).plan(out)
+
+
+def test_an_analysis_that_fails_stops_no_other_job(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    functions = path.parent / "analysis.py"
+    fault = '    if scale == 3 or grid["y"].sum() > 1e9:\n        raise RuntimeError("too much")\n    return {"worst"'
+    functions.write_text(FUNCTIONS.replace('    return {"worst"', fault))
+    path.write_text(path.read_text().replace("(rate 1e-3 1e-4)", "(scale 3.0)"))
+    view = Shown()
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(out, progress=view)
+    assert raised.value.message == f"2 of 4 jobs failed, in {out}"
+    assert sorted(states(out).values()) == ["done", "done", "failed", "failed"]
+    status = json.loads(next(out.glob("runs/scale-3.0-*/replica-0/status.json")).read_bytes())
+    assert (status["stage"], status["code"]) == ("error", "E-STUDY-007")
+    assert 'raise RuntimeError("too much")' in status["traceback"]
+    assert len(list((out / "store" / "model").iterdir())) == 2
+    told = [event.text for event in view.events if event.kind == "notice"]
+    assert told[-1] == "plots over the sweep wait for 2 of 4 jobs"
+    assert len(list(out.glob("runs/*/plots/members/*.png"))) == 1
+    functions.write_text(FUNCTIONS)
+    again = Shown()
+    api.load(path).run(out, progress=again)
+    assert "training" not in stages(again)
+    assert set(states(out).values()) == {"done"}
+
+
+def test_a_plot_over_jobs_that_fails_is_told(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    functions = path.parent / "analysis.py"
+    functions.write_text(FUNCTIONS.replace("for one, job", "raise RuntimeError('no')\n    for one, job"))
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(out)
+    assert [error.code for error in raised.value.errors] == ["E-STUDY-007"] * 4
+    assert set(states(out).values()) == {"done"}
