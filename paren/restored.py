@@ -261,11 +261,18 @@ def as_value(value: object) -> Value:
     return value  # type: ignore[return-value]
 
 
-def read_model(out: Path, device: Device, *, best: bool = False, checkpoints: Path | None = None) -> RestoredModel:
+def read_model(
+    out: Path,
+    device: Device,
+    *,
+    best: bool = False,
+    checkpoints: Path | None = None,
+    program: Program | None = None,
+) -> RestoredModel:
     """The model of a run, or of a job, with its newest (or best) weights; averages, where the run keeps them, stand for
-    parameters."""
+    parameters. `program`: what it was trained as, or another that would train the same model, where it is known."""
     out = run_of(out)
-    program = read_program(out)
+    program = program or read_program(out)
     weights = read_weights(out, best=best, checkpoints=checkpoints)
     values = dict(weights.parameters) | dict(weights.averages)
     placed: dict[str, AnyArray] = {}
