@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from paren.text.size import show_bytes
 LARGEST, MOST = 4 << 20, 32 << 20
 _SMALL_DRAWING = 400 << 10  # up to here a drawing is taken and not its picture in points
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+_WIDE = 2.0  # a picture this much wider than high gets twice the room
 _FOLD = 12  # pictures of one plot that are shown without being asked for
 
 
@@ -81,7 +83,7 @@ def _of_folder(folder: Path, title: str, job: int | None) -> list[_Picture]:
                 stems.setdefault(path.stem, {})[path.suffix] = path
         for stem, files in stems.items():
             named = " · ".join(filter(None, [title, stem if len(stems) > 1 or stem != plot.name else ""]))
-            found.append(_Picture(plot.name, named or stem, files, job))
+            found.append(_Picture(plot.name, named, files, job))
     return found
 
 
@@ -99,13 +101,27 @@ def _embed(
         left_out.append((picture.files[first], sizes[first]))
         return None, 0
     path = picture.files[kind]
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    about = f"{picture.plot}: {picture.title}"
-    image = element("img", src=f"data:{_KINDS[kind]};base64,{data}", alt=about, loading="lazy", decoding="async")
-    button = element("button", image, type="button", class_="enlarge", aria_label=f"enlarge {about}")
+    content = path.read_bytes()
+    data = base64.b64encode(content).decode("ascii")
+    about = ": ".join(filter(None, [picture.plot, picture.title]))
+    width, height = _png_size(content) if kind == ".png" else (None, None)
+    image = element(
+        "img", src=f"data:{_KINDS[kind]};base64,{data}", alt=about, width=width, height=height, loading="lazy"
+    )
     place = path.relative_to(recorded.out).as_posix()
-    caption = element("figcaption", element("span", picture.title, title=place))
-    return element("figure", button, caption, class_="picture", data_j=picture.job), sizes[kind]
+    button = element("button", image, type="button", class_="enlarge", aria_label=f"enlarge {about}", title=place)
+    caption = element("figcaption", picture.title) if picture.title else None
+    is_wide = width is not None and height is not None and width > _WIDE * height
+    style = "picture wide" if is_wide else "picture"
+    return element("figure", button, caption, class_=style, data_j=picture.job), sizes[kind]
+
+
+def _png_size(content: bytes) -> tuple[int | None, int | None]:
+    """Width and height in points, from the head of a PNG file."""
+    if len(content) < 24 or content[12:16] != b"IHDR":
+        return None, None
+    width, height = struct.unpack(">II", content[16:24])
+    return width, height
 
 
 def _gallery(plot: str, figures: Sequence[Html]) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 
 from paren.experiment.figures import show_seconds
@@ -75,6 +76,7 @@ def _detail(recorded: Recorded, job: RecordedJob, number: int, *, opened: bool) 
         "error": _error(job),
         "folder": element("code", job.folder.relative_to(recorded.out).as_posix()) if recorded.is_study else None,
         "model": element("code", run) if run and recorded.is_study else None,
+        **_artifacts(recorded, job),
         "run": job.recorded.get("run"),
         "experiment": element("code", text_of(job.recorded.get("experiment")))
         if "experiment" in job.recorded
@@ -98,6 +100,16 @@ def _detail(recorded: Recorded, job: RecordedJob, number: int, *, opened: bool) 
         open=opened,
         data_j=number,
     )
+
+
+def _artifacts(recorded: Recorded, job: RecordedJob) -> dict[str, Json | Html]:
+    """Where the data and the products lie, below the output root."""
+    places = {"data": job.references.get("data"), **object_of(job.references.get("products"))}
+    return {
+        name: element("code", os.path.relpath(job.folder / place, recorded.out).replace(os.sep, "/"))
+        for name, place in places.items()
+        if isinstance(place, str)
+    }
 
 
 def _error(job: RecordedJob) -> Html | None:
