@@ -47,7 +47,8 @@ def _share(planned: float | None, peak: float | None) -> Html:
     share = peak / planned
     bar = element("i", style=f"--share:{min(share, 1.5) / 1.5:.4f}", class_="over" if share > 1 else None)
     text = f"{100 * share:.0f} %"
-    return element("td", element("span", bar, class_="gauge"), text, class_="number", data_v=share)
+    gauge = element("span", bar, class_="gauge")
+    return element("td", gauge, element("span", text, class_="share"), class_="number", data_v=share)
 
 
 def _bytes(count: float | None) -> Html:
