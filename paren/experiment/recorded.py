@@ -85,11 +85,10 @@ class Recorded:
         )
 
     def varying(self) -> list[str]:
-        """The settings that are not the same in all jobs, in their order."""
-        names = dict.fromkeys(name for job in self.jobs for name in job.settings)
-        return [
-            name for name in names if len({_key(job.settings.get(name), name in job.settings) for job in self.jobs}) > 1
-        ]
+        """The settings that are not the same in all jobs whose settings are known, in their order."""
+        known = [job.settings for job in self.jobs if job.settings]
+        names = dict.fromkeys(name for settings in known for name in settings)
+        return [name for name in names if len({_key(settings, name) for settings in known}) > 1]
 
 
 @dataclass
@@ -270,5 +269,5 @@ def number_of(value: Json) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _key(value: Json, there: bool) -> str:
-    return json.dumps(value, sort_keys=True) if there else ""
+def _key(settings: Mapping[str, Json], name: str) -> str:
+    return json.dumps(settings[name], sort_keys=True) if name in settings else ""

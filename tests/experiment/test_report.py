@@ -66,6 +66,17 @@ def test_a_study_has_all_sections(study: Path) -> None:
     assert "llvmlite" in text
 
 
+def test_jobs_that_failed_in_one_way_are_told_together(study: Path) -> None:
+    jobs = read_recorded(study).jobs
+    for number in (1, 2):
+        mark_failed(jobs[number].folder)
+    mark_failed(jobs[3].folder, stage="training")
+    text = read(study).text()
+    assert "3 jobs:" in text
+    assert text.count("traceback of") == 1
+    assert text.count(jobs[1].label + " ") > 1
+
+
 def test_the_same_folder_gives_the_same_bytes(study: Path) -> None:
     first = report(study).read_bytes()
     assert report(study).read_bytes() == first

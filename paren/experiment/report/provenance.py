@@ -130,20 +130,36 @@ def _layout(job: RecordedJob) -> str:
 
 
 def failures(recorded: Recorded) -> Html | None:
-    """Who failed, and why; None if nobody did."""
-    items = []
+    """Who failed, and why, those that failed in the same way together; None if nobody did."""
+    found: dict[tuple[str, str, str], list[int]] = {}
     for number, job in enumerate(recorded.jobs):
         if job.failed:
-            traceback = text_of(job.status.get("traceback")).strip("\n")
-            more = None
-            if traceback:
-                more = element("details", element("summary", "traceback"), element("pre", traceback, tabindex=0))
             stage = text_of(job.status.get("stage") or job.status.get("phase"))
-            where = element("span", f" in {stage}", class_="muted") if stage else None
-            link = element("a", job.label, href=f"#job-{number}", title=job.name)
-            head = element("div", link, where)
-            items.append(element("li", head, _error(job) or "without a message", more, data_j=number))
+            found.setdefault((stage, text_of(job.status.get("code")), text_of(job.status.get("message"))), []).append(
+                number
+            )
+    items = [_failure(recorded, stage, numbers) for (stage, _, _), numbers in found.items()]
     return element("ul", *items, class_="failures") if items else None
+
+
+def _failure(recorded: Recorded, stage: str, numbers: Sequence[int]) -> Html:
+    """What failed in one way, with the traceback of the first job."""
+    first = recorded.jobs[numbers[0]]
+    links = [
+        element(
+            "a", recorded.jobs[number].label, href=f"#job-{number}", title=recorded.jobs[number].name, data_j=number
+        )
+        for number in numbers
+    ]
+    where = element("span", f"in {stage}", class_="muted") if stage else None
+    traceback = text_of(first.status.get("traceback")).strip("\n")
+    more = None
+    if traceback:
+        whose = "traceback" if len(numbers) == 1 else f"traceback of {first.label}"
+        more = element("details", element("summary", whose), element("pre", traceback, tabindex=0))
+    count = element("b", f"{len(numbers)} jobs: ") if len(numbers) > 1 else None
+    head = element("div", count, element("span", *links, class_="links"), " ", where)
+    return element("li", _error(first) or "without a message", head, more)
 
 
 def provenance(recorded: Recorded) -> Html:
