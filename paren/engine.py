@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from paren.forecast.plans import Plans, adds, diagnosis_name, lay_out, update_na
 from paren.ir.op import Array
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
+from paren.parallel.combination import Combination
 from paren.parallel.tree import Tree
 from paren.passes.assemble import (
     LOSS,
@@ -140,12 +142,6 @@ class _Leaf:
         return _Leaf(self.gradients, self.loss + other.loss, self.weight + other.weight)
 
 
-class Combine(Protocol):
-    """Makes the sums of one rank those of all: gradients, float32, where they lie; gives loss and weight."""
-
-    def __call__(self, gradients: AnyArray, loss: float, weight: float, /) -> tuple[float, float]: ...
-
-
 class CompiledEngine:
     """Owns the state of a run and computes with it: the `Engine` of `paren.train`.
 
@@ -160,7 +156,7 @@ class CompiledEngine:
         plans: Plans,
         device: Device,
         sources: Mapping[str, Source] | None = None,
-        combine: Combine | None = None,
+        combine: Combination | None = None,
     ) -> None:
         self.program = program
         self.device = device
@@ -228,8 +224,20 @@ class CompiledEngine:
         self._finish_step = self.device.sequence(tasks)
         one = [*self._accumulate.tasks, *tasks]
         self._step = self.device.sequence(one)
+        if self._combine is not None:
+            self._bind_stages(self._combine)
         if self._chunk is not None:
             self._chunk.bind(one, self._registers, self._rates[:1], self._batch.arrays, self._arena)
+
+    def _bind_stages(self, combine: Combination) -> None:
+        """Cuts the last call of a step where a bucket of the gradients is complete, so that its sum over the ranks can
+        begin; where nothing would be left to compute meanwhile, or the gradients lie elsewhere, it is one stage."""
+        ends, tasks = [len(self._accumulate.tasks)] * len(combine.buckets), self._accumulate.tasks
+        if self._leaves == 1 and not self.device.own_memory:
+            ends = self._accumulate.last_steps([self._gradients[begin:end] for begin, end in combine.buckets])
+        cuts = sorted({*ends, len(tasks)} - {0})
+        self._stages = [self.device.sequence(tasks[begin:end]) for begin, end in pairwise([0, *cuts])]
+        combine.prepare(self._gradients, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -309,7 +317,7 @@ class CompiledEngine:
         if self._profile is not None and self._profile.sampling:
             self._step_alone(batch)
         elif self._adds or self._combine is not None:
-            self._sum_microbatches(batch, self.accumulate)
+            self._sum_microbatches(batch, self.accumulate, self._accumulate_last)
             self._sum_over_ranks()
             self.finish()
         else:
@@ -346,7 +354,7 @@ class CompiledEngine:
             self._batch.fill(microbatch, step)
             self._run_alone(self._accumulate)
 
-        self._sum_microbatches(batch, accumulate)
+        self._sum_microbatches(batch, accumulate, accumulate)
         self._sum_over_ranks()
         self._run_alone(self._finish)
         if not self._registers[STOP]:
@@ -357,14 +365,22 @@ class CompiledEngine:
         if executable.observer is not None:
             executable.run_alone(executable.observer)
 
-    def _sum_microbatches(self, batch: GlobalBatch, accumulate: Callable[[Microbatch, int], None]) -> None:
+    def _sum_microbatches(
+        self,
+        batch: GlobalBatch,
+        accumulate: Callable[[Microbatch, int], None],
+        accumulate_last: Callable[[Microbatch, int], None],
+    ) -> None:
         """Gradients, loss and weight of this rank's part of a batch; as a tree if the run is to be reproducible.
-        `accumulate(microbatch, step)` adds those of one."""
+        `accumulate(microbatch, step)` adds those of one, `accumulate_last` those of a step's last."""
 
         def sum_leaf(microbatches: Sequence[Microbatch]) -> None:
-            self.clear_sums()
-            for microbatch in microbatches:
+            if self._adds:
+                self.clear_sums()
+            *others, last = microbatches
+            for microbatch in others:
                 accumulate(microbatch, batch.position)
+            accumulate_last(last, batch.position)
             self.device.synchronise()
 
         leaves = self._leaves
@@ -387,12 +403,23 @@ class CompiledEngine:
             return
         self.device.synchronise()
         loss, weight = self._registers[LOSS], self._registers[WEIGHT]
-        loss[...], weight[...] = self._combine(self._gradients, float(loss), float(weight))
+        loss[...], weight[...] = self._combine.end(float(loss), float(weight))
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""
         self._batch.fill(microbatch, step)
         self._add()
+
+    def _accumulate_last(self, microbatch: Microbatch, step: int) -> None:
+        """The same for the last microbatch of a step, while sums over ranks begin."""
+        if self._combine is None or len(self._stages) == 1:
+            self.accumulate(microbatch, step)
+            return
+        self._batch.fill(microbatch, step)
+        self._combine.begin()
+        for number, stage in enumerate(self._stages, 1):
+            stage()
+            self._combine.computed(number)
 
     def finish(self) -> None:
         """Ends a step that made several calls: the norm, the scale, the check and the updates."""

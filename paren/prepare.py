@@ -10,7 +10,7 @@ from pathlib import Path
 from paren.data.dataset import Dataset
 from paren.data.loader import WHOLE, Share
 from paren.data.splits import TRAIN, VALIDATION
-from paren.engine import Combine, CompiledEngine
+from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
 from paren.forecast.residence import choose_residence
@@ -34,6 +34,7 @@ from paren.forecast.trial import time_call
 from paren.inspect.compiling import compiling_since
 from paren.inspect.explain import explain
 from paren.inspect.profiling import Profiling
+from paren.parallel.combination import Combination
 from paren.restored import TOKENIZER
 from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
@@ -65,7 +66,7 @@ class Preparation:
     out: Path
     view: ProgressView
     profiling: Profiling | None
-    combine: Combine | None = None
+    combine: Combination | None = None
     share: Share = WHOLE
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:

@@ -24,7 +24,8 @@ from paren.ir.identity import program_identity
 from paren.ir.op import Array
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate_again
-from paren.parallel.join import Combination, compare_facts, joined
+from paren.parallel.combination import Combination
+from paren.parallel.join import compare_facts, joined
 from paren.parallel.launch import launch
 from paren.parallel.ranks import Ranks
 from paren.parallel.topology import Topology, find_topology, split_evenly

@@ -1,126 +1,185 @@
-"""Sums over ranks in a fixed order. Collectives only move bytes: what is added, and in which order, is said here.
+"""Sums over ranks in a fixed order. Ranks only send each other bytes: what is added, in which order, is said here.
 
-Within a node every rank gets one shard of each vector from all ranks of the node, adds them in rank order, and, with
-several nodes, exchanges the sum of its shard with the ranks of the same place on the other nodes, whose sums are added
-in node order. Then the shards are gathered. That moves the bytes of a ring's all-reduce, and every rank ends with the
-same bits.
+A vector is summed bucket after bucket. Within a node every rank gets one share of the bucket from all ranks of the node
+and adds them in rank order. With several nodes, the ranks of one place on all nodes do the same with that share: each
+adds a part of it in node order, and the parts are gathered. Then the shares are. That moves the bytes of a ring's
+all-reduce, and every rank ends with the same bits, wherever a vector is cut.
 
-Between nodes a sum may travel in bfloat16. What rounding takes off is carried: it is added to the same shard of the
-next sum before that is rounded, so nothing is lost for good.
+Between nodes a sum may travel in bfloat16: what a node sends is rounded, and the sum is once more. What both roundings
+take off is carried: it is added to the same elements of the next sum, so nothing is lost for good.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from paren.ir.types import DType
 from paren.parallel.tree import sum_as_tree
+from paren.runtime.memory import Bytes, allocate
 
 Floats = npt.NDArray[np.float32]
+Half = npt.NDArray[np.generic]  # bfloat16
+Number = TypeVar("Number", bound=np.generic)
 BFLOAT16 = DType.BFLOAT16.numpy
-ALIGNED = 16  # elements between the beginnings of two shards: 64 bytes
-BUCKET = 8 << 20  # elements that are exchanged at a time: what the buffers of an exchange hold
+ALIGNED = 16  # elements between the beginnings of two shares: 64 bytes
+BUCKET = 1 << 20  # elements that are summed at a time: what the buffers of an exchange hold
 
 
 class Mover(Protocol):
-    """Moves bytes among the ranks of one group. Arrays are C-contiguous, on the host, and of equal sizes everywhere."""
+    """Moves bytes among the ranks of one group; this one has the number `place` in it."""
 
     @property
-    def size(self) -> int:
-        """How many ranks the group has."""
+    def size(self) -> int: ...
 
-    def scatter(self, sent: npt.NDArray[np.uint8], received: npt.NDArray[np.uint8]) -> None:
-        """Part i of `sent` goes to rank i, whose part comes to place i of `received`."""
+    @property
+    def place(self) -> int: ...
 
-    def gather(self, sent: npt.NDArray[np.uint8], received: npt.NDArray[np.uint8]) -> None:
-        """`sent` of every rank, in rank order, comes to `received`."""
+    def swap(self, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """`sent[i]` goes to rank i of the group, and what that sends to this rank fills `received[i]`, which is as
+        long. What is at this rank's own place stays where it is."""
 
 
 @dataclass
 class Traffic:
-    """Bytes that this rank sent to others so far, within its node and between nodes."""
+    """Bytes that this rank sent to others within its node and between nodes."""
 
     within: int = 0
     between: int = 0
 
 
 class Exchange:
-    """The sums of one rank. `within` are the ranks of its node, `between` those of the same place on all nodes.
+    """The sums of one rank over vectors float32[length]. `within` are the ranks of its node, `between` those of the
+    same place on all nodes.
 
-    `carried` is what rounding took off this rank's shards so far, float32 in the order of `sum_vector`'s shards; None
-    where sums travel exactly. With `tree`, sums are those of `paren.parallel.tree`.
+    `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, float32, in the order
+    of the buckets (see `owned_ranges`); empty where sums travel exactly. With `tree`, sums are those of
+    `paren.parallel.tree`.
     """
 
     def __init__(self, within: Mover, between: Mover, length: int, rounds: bool, tree: bool = False) -> None:
-        self._sum: Callable[[Floats], Floats] = (lambda parts: sum_as_tree(parts, _add)) if tree else sum_in_order
+        self._sum: Callable[[Sequence[Floats]], Floats] = _sum_tree if tree else sum_in_order
         self.within = within
         self.between = between
         self.traffic = Traffic()
-        self._buckets = buckets(length, within.size)
-        self._received = np.empty((within.size, max(size for _, size in self._buckets)), np.float32)
+        self.buckets = buckets(length)
         rounds = rounds and between.size > 1
-        self.carried = np.zeros(sum(size for _, size in self._buckets), np.float32) if rounds else None
+        needs = Needs.of(length, within.size, between.size, rounds)
+        self._received = allocate(needs.received)
+        self._rounded = allocate(needs.rounded).view(BFLOAT16)
+        self._wide = allocate(needs.wide).view(np.float32)
+        owned = owned_ranges(length, within.size, within.place)
+        self._begins = [0]
+        for begin, end in owned:
+            self._begins.append(self._begins[-1] + end - begin)
+        self.carried = np.zeros(self._begins[-1] if rounds else 0, np.float32)
 
     def sum_vector(self, vector: Floats) -> None:
         """Replaces float32[length] by its sum over all ranks."""
-        done = 0
-        for begin, shard in self._buckets:
-            whole = shard * self.within.size
-            part = vector[begin : begin + whole]
-            if part.size < whole:  # only the last bucket may be short
-                padded = np.zeros(whole, np.float32)
-                padded[: part.size] = part
-                self._sum_bucket(padded, shard, done)
-                part[...] = padded[: part.size]
-            else:
-                self._sum_bucket(part, shard, done)
-            done += shard
+        for number, (begin, end) in enumerate(self.buckets):
+            self.sum_bucket(number, vector[begin:end])
 
-    def _sum_bucket(self, part: Floats, shard: int, done: int) -> None:
-        """The sum of one whole bucket, whose shard of this rank is `done` elements into what is carried."""
-        own = self._sum_within(part, self._received[:, :shard])
-        if self.between.size > 1:
-            carried = None if self.carried is None else self.carried[done : done + shard]
-            self._sum_between(own, carried)
-        if self.within.size > 1:
-            self.within.gather(_bytes(own), _bytes(part))
-            self.traffic.within += own.nbytes * (self.within.size - 1)
+    def sum_bucket(self, number: int, part: Floats) -> None:
+        """Replaces one bucket of a vector by its sum over all ranks."""
 
-    def _sum_within(self, part: Floats, received: Floats) -> Floats:
-        """This rank's shard, summed over the node in rank order."""
+        def between(own: Floats) -> None:
+            if self.carried.size:
+                begin, end = self._begins[number : number + 2]
+                self._sum_rounded(own, self.carried[begin:end])
+            elif self.between.size > 1:
+                self.traffic.between += self._sum_over(self.between, own)
+
         if self.within.size == 1:
-            return part
-        shards = received if received.flags.c_contiguous else np.empty_like(received)
-        self.within.scatter(_bytes(part), _bytes(shards))
-        self.traffic.within += shards[0].nbytes * (self.within.size - 1)
-        return self._sum(shards)
-
-    def _sum_between(self, own: Floats, carried: Floats | None) -> None:
-        """Adds the other nodes' sums of the same shard, in node order."""
-        if carried is None:
-            every = np.empty((self.between.size, own.size), np.float32)
-            self.between.gather(_bytes(own), _bytes(every))
-            self.traffic.between += own.nbytes * (self.between.size - 1)
+            between(part)
         else:
-            own += carried
-            rounded = own.astype(BFLOAT16)
-            carried[...] = own - rounded.astype(np.float32)
-            short = np.empty((self.between.size, own.size), BFLOAT16)
-            self.between.gather(_bytes(rounded), _bytes(short))
-            self.traffic.between += rounded.nbytes * (self.between.size - 1)
-            every = short.astype(np.float32)
-        own[...] = self._sum(every)
+            self.traffic.within += self._sum_over(self.within, part, between)
+
+    def _sum_over(self, mover: Mover, part: Floats, also: Callable[[Floats], None] | None = None) -> int:
+        """Replaces a part by its sum over the ranks of a group, on which `also` works before they gather it. Gives the
+        bytes that this rank sent."""
+        shares = _cut(part, mover.size)
+        own = shares[mover.place]
+        rows = self._rows(mover, own)
+        mover.swap(_bytes(shares), _bytes(rows))
+        total = self._sum(rows)
+        if total is not own:
+            own[...] = total
+        if also is not None:
+            also(own)
+        mover.swap(_bytes([own] * mover.size), _bytes(shares))
+        return part.nbytes - own.nbytes + own.nbytes * (mover.size - 1)
+
+    def _sum_rounded(self, own: Floats, carried: Floats) -> None:
+        """The same between nodes, in bfloat16."""
+        mover = self.between
+        rounded, wide = self._rounded[: own.size], self._wide[: own.size]
+        own += carried
+        _round(own, rounded, wide)
+        np.subtract(own, wide, out=carried)
+        parts = _cut(rounded, mover.size)
+        mine = parts[mover.place]
+        rows = self._rows(mover, mine)
+        mover.swap(_bytes(parts), _bytes(rows))
+        total = wide[: mine.size]
+        total[...] = rows[0]
+        for row in rows[1:]:
+            np.add(total, row, out=total)
+        again = own[: mine.size]  # the whole of `own` is filled below
+        _round(total, mine, again)
+        total -= again
+        begin = _edges(own.size, mover.size)[mover.place]
+        carried[begin : begin + mine.size] += total
+        carried[~np.isfinite(carried)] = 0.0  # of a sum that is not finite, nothing is to be added to later ones
+        mover.swap(_bytes([mine] * mover.size), _bytes(parts))
+        own[...] = rounded
+        self.traffic.between += rounded.nbytes - mine.nbytes + mine.nbytes * (mover.size - 1)
+
+    def _rows(self, mover: Mover, own: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
+        """What every rank's share is received in, in rank order; this rank's own is where it is."""
+        others = self._received[: own.nbytes * (mover.size - 1)].view(own.dtype).reshape(mover.size - 1, own.size)
+        return [*others[: mover.place], own, *others[mover.place :]]
 
 
-def sum_in_order(parts: npt.NDArray[np.float32]) -> Floats:
-    """The sum of float32[parts n] over the parts, the first two first, in place of the first."""
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of the buffers of an exchange: what others sent, a share in bfloat16, and a share that was rounded, as it
+    is then, in float32. `carried`: what rounding took off a rank's shares."""
+
+    received: int
+    rounded: int
+    wide: int
+    carried: int
+
+    @classmethod
+    def of(cls, length: int, here: int, nodes: int, rounds: bool) -> Needs:
+        """For vectors float32[length] over so many nodes of `here` ranks."""
+        bucket = min(length, BUCKET)
+        share = _largest(bucket, here)
+        half = _largest(share, nodes)
+        within, between = 4 * share * (here - 1), (2 if rounds else 4) * half * (nodes - 1)
+        carried = sum(_largest(end - begin, here) for begin, end in buckets(length)) if rounds else 0
+        # An exchange between nodes is made while the shares within one are no longer needed.
+        return cls(max(within, between), 2 * share if rounds else 0, 4 * share if rounds else 0, 4 * carried)
+
+    @property
+    def bytes(self) -> int:
+        """Of the buffers."""
+        return self.received + self.rounded + self.wide
+
+
+def sum_in_order(parts: Sequence[Floats]) -> Floats:
+    """The sum of parts, the first two first, in place of the first."""
     return functools.reduce(_add, parts)
+
+
+def _sum_tree(parts: Sequence[Floats]) -> Floats:
+    return sum_as_tree(parts, _add)
 
 
 def _add(left: Floats, right: Floats) -> Floats:
@@ -128,15 +187,39 @@ def _add(left: Floats, right: Floats) -> Floats:
     return left
 
 
-def buckets(length: int, ranks: int, most: int = BUCKET) -> list[tuple[int, int]]:
-    """Where a vector of `length` elements is cut: (begin, size of a shard) of each bucket of `ranks` shards."""
-    shard = max(ALIGNED, most // ranks // ALIGNED * ALIGNED)
-    found = []
-    for begin in range(0, length, shard * ranks):
-        left = -(-(length - begin) // ranks)
-        found.append((begin, min(shard, -(-left // ALIGNED) * ALIGNED)))
-    return found
+def _round(given: Floats, rounded: Half, wide: Floats) -> None:
+    """Fills `rounded` with the values in bfloat16, and `wide` with those in float32."""
+    with np.errstate(over="ignore"):
+        rounded[...] = given
+    wide[...] = rounded
 
 
-def _bytes(array: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)
+def buckets(length: int) -> list[tuple[int, int]]:
+    """Where a vector of `length` elements is cut: (begin, end) of each bucket."""
+    return [(begin, min(begin + BUCKET, length)) for begin in range(0, length, BUCKET)]
+
+
+def owned_ranges(length: int, here: int, place: int) -> Iterator[tuple[int, int]]:
+    """The elements (begin, end) of each bucket that the rank of a place in its node, of `here` ranks, adds up."""
+    for begin, end in buckets(length):
+        edges = _edges(end - begin, here)
+        yield begin + edges[place], begin + edges[place + 1]
+
+
+def _edges(size: int, count: int) -> list[int]:
+    """Where so many elements are cut into `count` shares, the last of which may be shorter, or empty."""
+    share = _largest(size, count)
+    return [min(number * share, size) for number in range(count + 1)]
+
+
+def _largest(size: int, count: int) -> int:
+    """Elements of the largest of `count` shares of so many."""
+    return -(-size // count // ALIGNED) * ALIGNED if count > 1 else size
+
+
+def _cut(part: npt.NDArray[Number], count: int) -> list[npt.NDArray[Number]]:
+    return [part[begin:end] for begin, end in pairwise(_edges(part.size, count))]
+
+
+def _bytes(arrays: Sequence[npt.NDArray[np.generic]]) -> list[Bytes]:
+    return [array.view(np.uint8) for array in arrays]

@@ -33,10 +33,11 @@ def _peers() -> Iterator[None]:
 
 
 class Group:
-    """Moves bytes among some ranks of a run: the `Mover` of an exchange."""
+    """Moves bytes among some ranks of a run: the `Mover` of an exchange. `place` is this rank's number among them."""
 
-    def __init__(self, ranks: Sequence[int], group: ProcessGroup) -> None:
+    def __init__(self, ranks: Sequence[int], rank: int, group: ProcessGroup) -> None:
         self.ranks = tuple(ranks)
+        self.place = self.ranks.index(rank)
         self._group = group
 
     @property
@@ -44,24 +45,33 @@ class Group:
         """How many ranks the group has."""
         return len(self.ranks)
 
-    def scatter(self, sent: Bytes, received: Bytes) -> None:
-        """Part i of `sent` goes to rank i of the group, whose part comes to place i of `received`."""
+    def swap(self, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """`sent[i]` goes to rank i of the group, and what that sends to this rank fills `received[i]`, which is as
+        long. What is at this rank's own place stays where it is.
+
+        These are messages from one to another, which go straight from array to array: the library's collectives copy
+        what they move, some of them into memory that they allocate at each call.
+        """
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
+        others = [(place, rank) for place, rank in enumerate(self.ranks) if place != self.place]
         with _peers():
-            distributed.all_to_all_single(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+            under_way = [
+                post(torch.from_numpy(arrays[place]), rank, self._group)
+                for post, arrays in ((distributed.irecv, received), (distributed.isend, sent))
+                for place, rank in others
+                if arrays[place].size
+            ]
+            for message in under_way:
+                assert message is not None  # None is for ranks outside the group
+                message.wait()
 
     def gather(self, sent: Bytes, received: Bytes) -> None:
         """`sent` of every rank comes to `received`, in the order of the group."""
-        import torch  # only where a run has several ranks
-        import torch.distributed as distributed
-
-        with _peers():
-            gather = getattr(
-                distributed, "all_gather_single", distributed.all_gather_into_tensor
-            )  # its name since 2.13
-            gather(torch.from_numpy(received), torch.from_numpy(sent), group=self._group)
+        places = received.reshape(self.size, sent.size)
+        places[self.place] = sent
+        self.swap([sent] * self.size, list(places))
 
     def broadcast(self, content: Bytes) -> None:
         """`content` of the group's first rank comes to all."""
@@ -92,12 +102,12 @@ class Groups:
         rows = [tuple(range(node * here, (node + 1) * here)) for node in range(topology.nodes)]
         columns = [tuple(range(place, topology.ranks, here)) for place in range(here)]
         made = {ranks: distributed.new_group(ranks, timeout=limit) for ranks in dict.fromkeys([*rows, *columns])}
-        self.within = Group(rows[rank // here], made[rows[rank // here]])
-        self.between = Group(columns[rank % here], made[columns[rank % here]])
+        self.within = Group(rows[rank // here], rank, made[rows[rank // here]])
+        self.between = Group(columns[rank % here], rank, made[columns[rank % here]])
         everyone = tuple(range(topology.ranks))
         whole = distributed.group.WORLD
         assert whole is not None  # made two lines above
-        self.every = Group(everyone, whole)
+        self.every = Group(everyone, rank, whole)
 
     def close(self) -> None:
         """Leaves all groups."""

@@ -6,17 +6,12 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import numpy as np
-
-from paren.parallel.exchange import Exchange
 from paren.parallel.group import Groups, PeerLost
 from paren.parallel.heart import Failure, Heart
 from paren.parallel.ranks import FACTS, Ranks
 from paren.parallel.store import open_store
 from paren.parallel.topology import Member, Topology
-from paren.runtime.array import AnyArray, DeviceArray, fetch
 from paren.text.errors import ParenError
 
 GRACE = 20.0  # seconds in which the failure of another rank comes to light
@@ -72,34 +67,3 @@ def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:
                 f"{name} is {value} on rank {ranks.rank} (node {ranks.rank // here}), and {wanted.get(name)} on rank 0",
                 fix="start every rank with the same file, settings, options, data and checkpoints",
             )
-
-
-@dataclass
-class Combination:
-    """Adds gradients, losses and weights over the ranks: the engine's `Combine`."""
-
-    ranks: Ranks
-    exchange: Exchange
-    tree: bool
-
-    @classmethod
-    def of(cls, ranks: Ranks, topology: Topology, length: int, tree: bool) -> Combination:
-        """For gradients of `length` elements. `tree`: sums are to be the same on other numbers of ranks."""
-        groups, rounds = ranks.groups, topology.exchange == "bf16" and not tree
-        exchange = Exchange(groups.within, groups.between, length, rounds, tree)
-        combination = cls(ranks, exchange, tree)
-        # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
-        combination(np.zeros(length, np.float32), 0.0, 0.0)
-        return combination
-
-    def __call__(self, gradients: AnyArray, loss: float, weight: float, /) -> tuple[float, float]:
-        """Replaces the gradients by their sum; gives the sums of losses and weights."""
-        if isinstance(gradients, DeviceArray):
-            host = np.empty(gradients.shape, np.float32)
-            fetch(gradients, host)
-            self.exchange.sum_vector(host)
-            gradients[...] = host
-        else:
-            self.exchange.sum_vector(gradients)  # type: ignore[arg-type]  # float32, as the engine has them
-        total = self.ranks.add(np.array([loss, weight]), self.tree)
-        return float(total[0]), float(total[1])

@@ -143,6 +143,18 @@ class Executable:
         written = [ranges[id_] for id_ in step.writes]
         return [id_ for id_ in step.reads if any(_meet(ranges[id_], other) for other in written)]
 
+    def last_steps(self, arrays: Sequence[AnyArray]) -> list[int]:
+        """For each of some arrays, as everything is bound now, the number of steps up to the last that touches it: from
+        there on it is left alone. 0 for one that no step touches."""
+        begins = [address_of(array) for array in arrays]
+        found = [0] * len(arrays)
+        for number, step in enumerate(self.plan.steps, 1):
+            for begin, end in {self._range(id_) for id_ in (*step.reads, *step.writes)}:
+                for place, array in enumerate(arrays):
+                    if begin < begins[place] + array.nbytes and begins[place] < end:
+                        found[place] = number
+        return found
+
     def _range(self, id_: int) -> tuple[int, int]:
         address = address_of(self._cells[id_].array)
         return address, address + self._buffers[id_].type.bytes

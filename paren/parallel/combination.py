@@ -1,0 +1,151 @@
+"""A rank's part in the sums of a step: gradients, losses and weights are added over the ranks.
+
+Gradients are summed bucket after bucket. Where a step is cut into stages (see `paren.engine`), a thread of its own sums
+the buckets that a stage has completed while the next stages are computed. Which bucket comes when is the same on every
+rank; it does not show in bits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from paren.parallel.exchange import BUCKET, Exchange, Traffic, buckets
+from paren.parallel.ranks import Ranks
+from paren.parallel.topology import Topology
+from paren.runtime.array import AnyArray, DeviceArray, fetch
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the sums of one step, or of several, took on this rank: seconds in which gradients were sent, awaited and
+    added, those of them in which it computed meanwhile, and the bytes sent within its node and between nodes."""
+
+    seconds: float = 0.0
+    hidden: float = 0.0
+    within: int = 0
+    between: int = 0
+
+    def plus(self, other: Exchanged) -> Exchanged:
+        """Both together."""
+        seconds, hidden = self.seconds + other.seconds, self.hidden + other.hidden
+        return Exchanged(seconds, hidden, self.within + other.within, self.between + other.between)
+
+
+class _Stages:
+    """How far a step has come: told by who computes, awaited by who exchanges."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._done = 0
+
+    def tell(self, done: int) -> None:
+        with self._changed:
+            self._done = done
+            self._changed.notify_all()
+
+    def wait(self, wanted: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._done >= wanted)
+
+
+class Combination:
+    """Adds gradients, losses and weights over the ranks: the engine's `Combine`."""
+
+    def __init__(self, ranks: Ranks, length: int, rounds: bool, tree: bool) -> None:
+        self._ranks = ranks
+        self._length = length
+        self._rounds = rounds
+        self._tree = tree
+        self._order: list[int] | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._spans: list[tuple[float, float]] = []  # when buckets were summed in this step
+        self.last = Exchanged()
+
+    @classmethod
+    def of(cls, ranks: Ranks, topology: Topology, length: int, tree: bool) -> Combination:
+        """For gradients of `length` elements. `tree`: sums are to be the same on other numbers of ranks."""
+        # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
+        for group in (ranks.groups.within, ranks.groups.between, ranks.groups.every):
+            group.gather(np.zeros(1, np.uint8), np.zeros(group.size, np.uint8))
+        return cls(ranks, length, topology.exchange == "bf16" and not tree, tree)
+
+    @cached_property
+    def buckets(self) -> Sequence[tuple[int, int]]:
+        """The elements (begin, end) of the gradients that are summed at a time."""
+        return buckets(self._length)
+
+    def prepare(self, gradients: AnyArray, stages: Sequence[int]) -> None:
+        """Takes the memory that the plan has for sums of these gradients. `stages`: how many stages of a step have been
+        computed when each bucket is complete; all of one number where there is nothing to compute meanwhile."""
+        groups = self._ranks.groups
+        self.exchange = Exchange(groups.within, groups.between, self._length, self._rounds, self._tree)
+        self._gradients = gradients
+        self._own_stages = stages
+        on_host = not isinstance(gradients, DeviceArray)
+        self._host = np.empty(0 if on_host else min(BUCKET, self._length), np.float32)
+
+    def begin(self) -> None:
+        """Begins the sums of a step whose first stage is still to be computed: a thread waits for the stages."""
+        order = self._agreed_order()
+        self._stages = stages = _Stages()
+
+        def follow() -> None:
+            try:
+                for number in order:
+                    stages.wait(self._own_stages[number])
+                    self._sum_bucket(number)
+            except BaseException as error:
+                self._error = error  # which `end` raises
+
+        self._thread = threading.Thread(target=follow, name="paren-exchange", daemon=True)
+        self._thread.start()
+
+    def computed(self, stages: int) -> None:
+        """Tells that so many stages of the step have been computed."""
+        self._stages.tell(stages)
+
+    def end(self, loss: float, weight: float) -> tuple[float, float]:
+        """Ends the sums of a step, all of which has been computed: the gradients are those of all ranks. Gives the sums
+        of losses and weights."""
+        computed = time.perf_counter()
+        if self._thread is None:
+            for number in self._agreed_order():
+                self._sum_bucket(number)
+        else:
+            self._thread.join()
+            self._thread = None
+            if self._error is not None:
+                raise self._error
+        seconds = sum(end - begin for begin, end in self._spans)
+        hidden = sum(max(0.0, min(end, computed) - begin) for begin, end in self._spans)
+        sent, self.exchange.traffic = self.exchange.traffic, Traffic()
+        self.last = Exchanged(seconds, hidden, sent.within, sent.between)
+        self._spans = []
+        total = self._ranks.add(np.array([loss, weight]), self._tree)
+        return float(total[0]), float(total[1])
+
+    def _sum_bucket(self, number: int) -> None:
+        begin, end = self.buckets[number]
+        part, start = self._gradients[begin:end], time.perf_counter()
+        if isinstance(part, DeviceArray):
+            host = self._host[: end - begin]
+            fetch(part, host)
+            self.exchange.sum_bucket(number, host)
+            part[...] = host
+        else:
+            self.exchange.sum_bucket(number, part)  # type: ignore[arg-type]  # float32, as the engine has them
+        self._spans.append((start, time.perf_counter()))
+
+    def _agreed_order(self) -> list[int]:
+        """The order of the first rank's stages: another rank's plan may complete buckets in another one."""
+        if self._order is None:
+            first = self._ranks.gather(np.array(self._own_stages, np.float64))[0]
+            self._order = [int(number) for number in np.argsort(first, kind="stable")]
+        return self._order
