@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from paren.data.inputs import Inputs
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.data.resident import Source, Table, as_bytes, block_steps, distinct_arrays
 from paren.forecast.feed import COUNTS, CURSOR, FIRST, HISTORY, PLACES, plan_feed, source_input
@@ -20,6 +21,7 @@ from paren.ir.op import Array
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
 from paren.parallel.combination import Combination
+from paren.parallel.exchange import NO_STEPS
 from paren.parallel.tree import Tree
 from paren.passes.assemble import (
     LOSS,
@@ -35,9 +37,8 @@ from paren.passes.assemble import (
     gradient_slot,
 )
 from paren.pipeline import Planning, prepare
-from paren.plan.plan import Plan
-from paren.runtime.array import AnyArray, AnyBytes
-from paren.runtime.block import Block, allocate_array, input_types, place
+from paren.runtime.array import PART, AnyArray, AnyBytes, parts
+from paren.runtime.block import Block, allocate_array, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable, load_plans
 from paren.runtime.memory import ALIGNMENT
@@ -58,32 +59,6 @@ REGISTERS = {
     UPDATES: TensorType(DType.INT32, ()),
     UPDATE: TensorType(DType.FLOAT32, ()),
 }
-
-
-class _Inputs:
-    """What a plan reads of a batch, at one place for the whole run: its steps stay bound, and lie on 64 bytes."""
-
-    def __init__(self, device: Device, plan: Plan, seed: int) -> None:
-        self._block = Block(device, input_types(plan))
-        self.arrays = self._block.arrays
-        self._seed = np.array(seed % 2**32, np.uint32)
-
-    def fill(self, microbatch: Microbatch, step: int) -> dict[str, AnyArray]:
-        """Copies a microbatch in; gives the arrays."""
-        given = microbatch.fields | {
-            "$rows": microbatch.rows,
-            "$valid": microbatch.valid,
-            "$seed": self._seed,
-            "$step": np.array(step, np.uint32),
-        }
-        for name, array in self._block.host.items():
-            value = given[name]
-            if (value.dtype, value.shape) != (array.dtype, array.shape):
-                given_type, wanted = (f"{each.dtype}{list(each.shape)}" for each in (value, array))
-                raise InternalError("engine", f"{name} of a batch is {given_type}, the plan needs {wanted}")
-            np.copyto(array, value)
-        self._block.send()
-        return self.arrays
 
 
 class _Chunk:
@@ -172,6 +147,7 @@ class CompiledEngine:
         # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
         self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
         self._profile: Profile | None = None
+        self._owed: AnyArray | None = None
         self._combine = combine
         over = program.run.reproducible_over
         self._leaves = 1 if over is None else over // program.ranks
@@ -206,9 +182,9 @@ class CompiledEngine:
             self._forward_state |= {name: layout.view(self._averages, name) for name in trained}
         gradients = {gradient_slot(name): layout.view(self._gradients, name) for name in trained}
         self._training_state = {**parameters, **gradients, **self._registers}
-        self._batch = _Inputs(device, plans.accumulate, program.run.seed)
-        self._evaluated = _Inputs(device, plans.evaluate, program.run.seed)
-        self._diagnosed = {n: _Inputs(device, plan, program.run.seed) for n, plan in plans.diagnostics.items()}
+        self._batch = Inputs(device, plans.accumulate, program.run.seed)
+        self._evaluated = Inputs(device, plans.evaluate, program.run.seed)
+        self._diagnosed = {n: Inputs(device, plan, program.run.seed) for n, plan in plans.diagnostics.items()}
         self._bind_step()
 
     def _bind_step(self) -> None:
@@ -309,6 +285,17 @@ class CompiledEngine:
         if self._averages is not None:
             self._averages[...] = self._parameters[: self.layout.trained]
 
+    @property
+    def owes(self) -> bool:
+        """Whether something is to be added to the next gradient."""
+        return self._owed is not None
+
+    def owe(self) -> dict[str, AnyArray]:
+        """What is to be added to the next gradient, by trained parameter; zeros at first."""
+        if self._owed is None:
+            self._owed = self._vector(self.layout.trained)
+        return {name: self.layout.view(self._owed, name) for name in self.layout.trained_names}
+
     # Steps ----------------------------------------------------------------------------------------------------------
 
     def step(self, batch: GlobalBatch, number: int) -> StepSums:
@@ -316,7 +303,7 @@ class CompiledEngine:
         self._registers[UPDATES][...] = number - 1
         if self._profile is not None and self._profile.sampling:
             self._step_alone(batch)
-        elif self._adds or self._combine is not None:
+        elif self._adds or self._combine is not None or self.owes:
             self._sum_microbatches(batch, self.accumulate, self._accumulate_last)
             self._sum_over_ranks()
             self.finish()
@@ -398,12 +385,16 @@ class CompiledEngine:
         self._registers[LOSS][...], self._registers[WEIGHT][...] = total.loss, total.weight
 
     def _sum_over_ranks(self) -> None:
-        """Gradients, loss and weight of this rank become those of the global batch."""
-        if self._combine is None:
-            return
-        self.device.synchronise()
-        loss, weight = self._registers[LOSS], self._registers[WEIGHT]
-        loss[...], weight[...] = self._combine.end(float(loss), float(weight))
+        """Gradients, loss and weight of this rank become those of the global batch, and the gradients get what they are
+        owed."""
+        if self._combine is not None:
+            self.device.synchronise()
+            loss, weight = self._registers[LOSS], self._registers[WEIGHT]
+            loss[...], weight[...] = self._combine.end(float(loss), float(weight))
+        if self._owed is not None:
+            for part, owed in zip(parts(self._gradients, PART), parts(self._owed, PART), strict=True):
+                part[...] = np.add(part, owed)
+            self._owed = None
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""
@@ -434,7 +425,8 @@ class CompiledEngine:
         self._block.fetch()
         loss, weight, squares, *rates = map(float, self._read)
         norm = math.sqrt(squares) / weight if weight else math.nan
-        return StepSums(loss, weight, norm, rates[0] if rates else None)
+        exchanged = self._combine.last if self._combine is not None else NO_STEPS
+        return StepSums(loss, weight, norm, rates[0] if rates else None, exchanged)
 
     @property
     def evaluated(self) -> tuple[str, ...]:

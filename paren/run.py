@@ -167,7 +167,7 @@ def train_program(
         opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
-    shared = _shared(program, topology.ranks)
+    shared = _shared(program, topology)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
     free = usable_memory(opened.available(), allowed)
@@ -183,7 +183,8 @@ def train_program(
         facts = {"the experiment": digest, **how.facts, **options.facts, **options.versions}
         compare_facts(ranks, facts, here)
         tree = shared.run.reproducible_over is not None
-        combine = Combination.of(ranks, topology, lay_out(shared).trained, tree)
+        layout = lay_out(shared)
+        combine = Combination.of(ranks, layout.trained, shared.rounds, tree, layout.trained_views)
     preparation = Preparation(
         first,
         data,
@@ -253,8 +254,9 @@ def _command(program: Program, overrides: Sequence[str], options: RunOptions, ho
     return command + options.arguments + how.arguments
 
 
-def _shared(program: Program, ranks: int) -> Program:
-    """The program for so many ranks: where the file gives no number of microbatches, one for each of them."""
+def _shared(program: Program, topology: Topology) -> Program:
+    """The program for these ranks: where the file gives no number of microbatches, one for each of them."""
+    ranks = topology.ranks
     if ranks == 1:
         return program
     if "microbatches" not in program.run.spans:
@@ -262,7 +264,8 @@ def _shared(program: Program, ranks: int) -> Program:
     split_evenly(program.run.microbatches, ranks)
     if program.run.reproducible_over is not None:
         leaves_of(program.run.reproducible_over, ranks)
-    return replace(program, ranks=ranks)
+    rounds = topology.exchange == "bf16" and topology.nodes > 1
+    return replace(program, ranks=ranks, nodes=topology.nodes, rounds=rounds)
 
 
 def _refuse_rounding(program: Program, variables: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from paren.data.resident import block_steps
 from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
+from paren.parallel.exchange import BUCKET, Needs
 from paren.parallel.tree import held
 from paren.plan.cost import library_bytes
 from paren.plan.memory import ALIGNMENT, busiest_step
@@ -34,6 +35,8 @@ class MemoryPlan:
     | live | the arena that all graphs share: the largest of them, beside gradients that lie in it |
     | inputs | batches read ahead, the one that trains, and one of an evaluation |
     | products | packed operands of products, for each thread |
+    | exchange | on several ranks, what gradients of others are received in, and are rounded in |
+    | carried | what rounding between nodes took off: this rank's, and, to be saved, all nodes' |
     | saving | what a checkpoint's chunk needs beside the state; the copy of the state, where one is written |
     | host | Python's own objects |
 
@@ -65,19 +68,24 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     needs = {name: plan.arena_bytes - held.get(name, 0) for name, plan in plans.all.items()}
     name = max(needs, key=lambda each: needs[each])
     plan = plans.all[name]
-    state = state_parts(program, layout)
-    copy = sum(size for part, size in state.items() if part != "gradients") if plans.copies_state else 0
+    state, carried = state_parts(program, layout), _carried_bytes(program, layout)
+    copy = sum(size for part, size in state.items() if part != "gradients") + carried if plans.copies_state else 0
     parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
+    buffers = _exchange_needs(program, layout)
+    exchange, carried = buffers.bytes, buffers.carried + carried
     inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
     if plans.planning.traits.own_memory:
         attention = max(
             (library_bytes(s) for p in plans.all.values() for s in p.steps if isinstance(s, Attention)), default=0
         )
         parts |= {"inputs": _read_bytes(program, plans), "data": plans.data_bytes, "attention": attention}
-        host = {"inputs": inputs, "saving": COPIES * CHUNK + saving, "host": HOST}
+        exchange += 4 * min(BUCKET, layout.trained) if program.ranks > 1 else 0  # gradients on their way
+        saving += COPIES * CHUNK
+        host = {"inputs": inputs, "exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
         return MemoryPlan(parts, name, place, host)
-    parts |= {"inputs": inputs, "products": _product_bytes(plans), "saving": saving, "host": HOST}
+    parts |= {"inputs": inputs, "products": _product_bytes(plans)}
+    parts |= {"exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
     return MemoryPlan(parts, name, place)
 
 
@@ -92,6 +100,16 @@ def state_parts(program: Program, layout: Layout) -> dict[str, int]:
         "optimizer": 4 * moments,
         "averages": 4 * layout.trained if program.run.average is not None else 0,
     }
+
+
+def _exchange_needs(program: Program, layout: Layout) -> Needs:
+    """What the sums of gradients over the ranks take on each."""
+    return Needs.of(layout.trained, program.ranks // program.nodes, program.nodes, program.rounds)
+
+
+def _carried_bytes(program: Program, layout: Layout) -> int:
+    """What rounding between nodes took off, of all of them, where one rank writes it."""
+    return 4 * layout.trained * program.nodes if program.rounds else 0
 
 
 def _read_bytes(program: Program, plans: Plans) -> int:

@@ -8,6 +8,7 @@ from math import prod
 
 from paren.collection import uncollected
 from paren.ir.graph import Graph
+from paren.ir.op import Array
 from paren.ir.program import Program, Slot
 from paren.ir.types import DType
 from paren.passes.alternatives import against
@@ -27,7 +28,7 @@ from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import NOTHING_HELD, Held
 from paren.plan.plan import Plan
 from paren.plan.traits import CPU, Traits
-from paren.runtime.array import AnyArray
+from paren.runtime.array import AnyArray, on_host
 
 ALIGNED = 16  # elements of float32 between the beginnings of two slots: 64 bytes
 MANY_ROWS = 16 * ROW  # trained elements from which they are padded to whole rows of the sum of squares
@@ -43,6 +44,15 @@ class Layout:
     groups: Mapping[int, tuple[int, int]]
     trained: int
     total: int
+
+    @property
+    def trained_names(self) -> list[str]:
+        """The trained parameters, in their order."""
+        return [name for name, offset in self.offsets.items() if offset < self.trained]
+
+    def trained_views(self, vector: Array) -> dict[str, Array]:
+        """The trained parameters' parts of a vector like that of the gradients, in host memory."""
+        return {name: on_host(self.view(vector, name)) for name in self.trained_names}
 
     def view(self, vector: AnyArray, name: str, begin: int = 0) -> AnyArray:
         """The parameter's part of a vector that starts at element `begin` of the layout, in its shape."""

@@ -268,6 +268,8 @@ class Program:
     notes: tuple[str, ...]  # warnings for the user
     study: Study = Study()
     ranks: int = 1  # that share the microbatches of a batch evenly
+    nodes: int = 1  # that hold equal numbers of these ranks
+    rounds: bool = False  # whether gradients are rounded to bfloat16 between nodes
 
     @property
     def calls(self) -> int:

@@ -85,7 +85,7 @@ def elaborate_again(program: Program, *, microbatches: int, stacking: int = 1) -
     settings = {setting.name: setting.value for setting in program.settings}
     sizes = {"stacking": stacking, "microbatches": microbatches}
     again = elaborate_kept(program.path, program.variant, settings, program.sources, **sizes)
-    return replace(again, ranks=program.ranks)
+    return replace(again, ranks=program.ranks, nodes=program.nodes, rounds=program.rounds)
 
 
 class _Elaboration:

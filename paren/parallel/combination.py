@@ -9,32 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from paren.parallel.exchange import BUCKET, Exchange, Traffic, buckets
+from paren.ir.op import Array
+from paren.parallel.carried import Carried
+from paren.parallel.exchange import BUCKET, NO_STEPS, Exchange, Exchanged, Floats, Traffic, buckets
 from paren.parallel.ranks import Ranks
-from paren.parallel.topology import Topology
 from paren.runtime.array import AnyArray, DeviceArray, fetch
-
-
-@dataclass(frozen=True)
-class Exchanged:
-    """What the sums of one step, or of several, took on this rank: seconds in which gradients were sent, awaited and
-    added, those of them in which it computed meanwhile, and the bytes sent within its node and between nodes."""
-
-    seconds: float = 0.0
-    hidden: float = 0.0
-    within: int = 0
-    between: int = 0
-
-    def plus(self, other: Exchanged) -> Exchanged:
-        """Both together."""
-        seconds, hidden = self.seconds + other.seconds, self.hidden + other.hidden
-        return Exchanged(seconds, hidden, self.within + other.within, self.between + other.between)
 
 
 class _Stages:
@@ -57,24 +41,30 @@ class _Stages:
 class Combination:
     """Adds gradients, losses and weights over the ranks: the engine's `Combine`."""
 
-    def __init__(self, ranks: Ranks, length: int, rounds: bool, tree: bool) -> None:
+    def __init__(
+        self, ranks: Ranks, length: int, rounds: bool, tree: bool, views: Callable[[Floats], Mapping[str, Array]]
+    ) -> None:
         self._ranks = ranks
         self._length = length
         self._rounds = rounds
         self._tree = tree
+        self._views = views
         self._order: list[int] | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._spans: list[tuple[float, float]] = []  # when buckets were summed in this step
-        self.last = Exchanged()
+        self.last = NO_STEPS  # of the last step
 
     @classmethod
-    def of(cls, ranks: Ranks, topology: Topology, length: int, tree: bool) -> Combination:
-        """For gradients of `length` elements. `tree`: sums are to be the same on other numbers of ranks."""
+    def of(
+        cls, ranks: Ranks, length: int, rounds: bool, tree: bool, views: Callable[[Floats], Mapping[str, Array]]
+    ) -> Combination:
+        """For gradients of `length` elements. `rounds`: they travel in bfloat16 between nodes. `tree`: sums are to be
+        the same on other numbers of ranks. `views` gives the parameters' parts of a vector of gradients."""
         # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
         for group in (ranks.groups.within, ranks.groups.between, ranks.groups.every):
             group.gather(np.zeros(1, np.uint8), np.zeros(group.size, np.uint8))
-        return cls(ranks, length, topology.exchange == "bf16" and not tree, tree)
+        return cls(ranks, length, rounds, tree, views)
 
     @cached_property
     def buckets(self) -> Sequence[tuple[int, int]]:
@@ -86,6 +76,8 @@ class Combination:
         computed when each bucket is complete; all of one number where there is nothing to compute meanwhile."""
         groups = self._ranks.groups
         self.exchange = Exchange(groups.within, groups.between, self._length, self._rounds, self._tree)
+        if self.exchange.carried.size:
+            self._ranks.carried = Carried(self._ranks, self.exchange, self._length, self._views)
         self._gradients = gradients
         self._own_stages = stages
         on_host = not isinstance(gradients, DeviceArray)
@@ -126,7 +118,7 @@ class Combination:
         seconds = sum(end - begin for begin, end in self._spans)
         hidden = sum(max(0.0, min(end, computed) - begin) for begin, end in self._spans)
         sent, self.exchange.traffic = self.exchange.traffic, Traffic()
-        self.last = Exchanged(seconds, hidden, sent.within, sent.between)
+        self.last = Exchanged(1, seconds, hidden, sent.within, sent.between)
         self._spans = []
         total = self._ranks.add(np.array([loss, weight]), self._tree)
         return float(total[0]), float(total[1])

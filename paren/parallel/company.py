@@ -29,6 +29,9 @@ class Company(Protocol):
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
         """Raises E-DP-004 unless all ranks hold the same state."""
 
+    def collect(self) -> None:
+        """Brings what only other ranks hold of the state to the rank that writes it."""
+
 
 class Alone:
     """The company of a run's only rank."""
@@ -46,6 +49,9 @@ class Alone:
 
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
         """There is nobody to disagree."""
+
+    def collect(self) -> None:
+        """Nobody else holds anything."""
 
 
 ALONE = Alone()

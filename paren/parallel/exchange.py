@@ -3,7 +3,7 @@
 A vector is summed bucket after bucket. Within a node every rank gets one share of the bucket from all ranks of the node
 and adds them in rank order. With several nodes, the ranks of one place on all nodes do the same with that share: each
 adds a part of it in node order, and the parts are gathered. Then the shares are. That moves the bytes of a ring's
-all-reduce, and every rank ends with the same bits, wherever a vector is cut.
+all-reduce, and every rank ends with the same bits.
 
 Between nodes a sum may travel in bfloat16: what a node sends is rounded, and the sum is once more. What both roundings
 take off is carried: it is added to the same elements of the next sum, so nothing is lost for good.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from paren.ir.types import DType
 from paren.parallel.tree import sum_as_tree
 from paren.runtime.memory import Bytes, allocate
+from paren.text.size import show_bytes
 
 Floats = npt.NDArray[np.float32]
 Half = npt.NDArray[np.generic]  # bfloat16
@@ -52,6 +53,33 @@ class Traffic:
 
     within: int = 0
     between: int = 0
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the sums of some steps took on this rank: seconds in which gradients were sent, awaited and added, those of
+    them in which it computed meanwhile, and the bytes that it sent within its node and between nodes."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    hidden: float = 0.0
+    within: int = 0
+    between: int = 0
+
+    def plus(self, other: Exchanged) -> Exchanged:
+        """Both together."""
+        return Exchanged(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        """`41 ms a step, 60 % of it beside the backward, 43.2 MiB sent within the node and 21.6 MiB between nodes`."""
+        steps = max(1, self.steps)
+        share = 100 * self.hidden / max(self.seconds, 1e-9)
+        ways = ((self.within, "within the node"), (self.between, "between nodes"))
+        sent = " and ".join(f"{show_bytes(size // steps)} {where}" for size, where in ways if size)
+        return f"{1e3 * self.seconds / steps:.3g} ms a step, {share:.0f} % of it beside the backward, {sent} sent"
+
+
+NO_STEPS = Exchanged()
 
 
 class Exchange:
@@ -85,13 +113,16 @@ class Exchange:
         for number, (begin, end) in enumerate(self.buckets):
             self.sum_bucket(number, vector[begin:end])
 
+    def carried_in(self, number: int) -> Floats:
+        """The part of `carried` that belongs to a bucket."""
+        return self.carried[self._begins[number] : self._begins[number + 1]]
+
     def sum_bucket(self, number: int, part: Floats) -> None:
         """Replaces one bucket of a vector by its sum over all ranks."""
 
         def between(own: Floats) -> None:
             if self.carried.size:
-                begin, end = self._begins[number : number + 2]
-                self._sum_rounded(own, self.carried[begin:end])
+                self._sum_rounded(own, self.carried_in(number))
             elif self.between.size > 1:
                 self.traffic.between += self._sum_over(self.between, own)
 

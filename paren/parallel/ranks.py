@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from paren.parallel.tree import sum_as_tree
 from paren.runtime.array import AnyArray, fetch, parts
 from paren.runtime.memory import Available
 from paren.text.errors import InternalError, ParenError
+
+if TYPE_CHECKING:
+    from paren.parallel.carried import Carried
 
 PAUSE = 0.05  # seconds between two looks at a key
 START, STATE, FACTS = "start", "state", "facts"  # keys of what rank 0 tells
@@ -44,6 +47,7 @@ class Ranks:
     store: Store
     groups: Groups
     heart: Heart
+    carried: Carried | None = None  # what rounding took off, where sums between nodes are rounded
 
     @property
     def share(self) -> Share:
@@ -102,9 +106,15 @@ class Ranks:
                     fix="continue with --resume latest from the checkpoint before, and report it",
                 )
 
-    def hand_on(self, slots: Mapping[str, AnyArray]) -> None:
-        """Every rank gets rank 0's state."""
-        for array in slots.values():
+    def collect(self) -> None:
+        if self.carried is not None:
+            self.carried.gather()
+
+    def hand_on(self, arrays: Sequence[AnyArray]) -> None:
+        """Every rank gets what rank 0 has: the state, and its part of what ranks carry."""
+        if self.carried is not None:
+            self.carried.spread()
+        for array in arrays:
             for part in parts(array, CHUNK):
                 host = np.empty(part.shape, part.dtype)
                 if self.leads:

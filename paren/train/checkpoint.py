@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from paren.ir.op import Array
+from paren.parallel.carried import ROLE as CARRIED
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, Report
 from paren.text.size import show_bytes
@@ -183,8 +184,8 @@ class CheckpointStore:
             temporary.mkdir()
             stored_slots: dict[str, StoredSlot] = {}
             stored_files: dict[str, StoredFile] = {}
-            for file, wanted in ((PARAMETERS, True), (OPTIMIZER, False)):
-                part = {name: slots[name] for name in slots if (roles[name] == "parameter") is wanted}
+            for file in dict.fromkeys((PARAMETERS, OPTIMIZER, *(file_of(name, roles[name]) for name in slots))):
+                part = {name: slots[name] for name in slots if file_of(name, roles[name]) == file}
                 written = self._write_file(temporary / file, part, roles, state.step)
                 stored_files[file] = StoredFile(written.size, written.digest)
                 for name, array in part.items():
@@ -297,10 +298,18 @@ class CheckpointStore:
         )
 
 
+def file_of(name: str, role: str) -> str:
+    """The file that holds a slot; what a node carries has one for each node."""
+    if role == CARRIED:
+        return f"{CARRIED}-{name.rpartition(' ')[2]}.safetensors"
+    return PARAMETERS if role == "parameter" else OPTIMIZER
+
+
 def restore(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], roles: Mapping[str, str] | None = None) -> None:
     """Fills `slots` from a checkpoint, verifying every byte on the way.
 
-    With `roles`, the checkpoint must hold exactly these slots; without, it must hold at least them. Raises E-CKPT-006
+    With `roles`, the checkpoint must hold exactly these slots, beside what nodes carry; without, it must hold at least
+    them. Raises E-CKPT-006
     for other names, types or shapes, and `Damaged`; the slots then hold a mixture and must be filled again.
     """
     _compare(checkpoint, slots, exact=roles is not None)
@@ -356,7 +365,8 @@ def _compare(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], exact: bool)
                     f"slot '{name}' is {slot.dtype}{list(slot.shape)} in checkpoint {name_of} "
                     f"and {array.dtype}{list(array.shape)} in the program",
                 )
-    for name in sorted(stored.keys() - slots.keys()) if exact else ():
+    unknown = [name for name, slot in stored.items() if name not in slots and slot.role != CARRIED]
+    for name in sorted(unknown) if exact else ():
         with report.collect():
             raise ParenError("E-CKPT-006", f"checkpoint {name_of} holds slot '{name}', which the program does not have")
     report.finish()

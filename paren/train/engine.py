@@ -9,6 +9,7 @@ from typing import Protocol
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.data.resident import Table
 from paren.ir.op import Array
+from paren.parallel.exchange import NO_STEPS, Exchanged
 from paren.runtime.array import AnyArray
 from paren.text.source import Span
 
@@ -19,13 +20,14 @@ class StepSums:
 
     `loss`: sum of losses, each times its weight. `weight`: sum of the weights. `norm`: Euclidean norm of the gradient
     of loss / weight, before clipping; nan without weight. The optimizer was applied if all of them are finite and the
-    weight is above 0. `rate`: of the update, if the optimizer has one.
+    weight is above 0. `rate`: of the update, if the optimizer has one. `exchanged`: what the sums over ranks took.
     """
 
     loss: float
     weight: float
     norm: float
     rate: float | None
+    exchanged: Exchanged = NO_STEPS
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,16 @@ class Engine(Protocol):
         The arrays are C-contiguous live views, where the device has them: reading them saves the state, writing into
         them restores it.
         """
+        ...
+
+    @property
+    def owes(self) -> bool:
+        """Whether something is to be added to the next gradient."""
+        ...
+
+    def owe(self) -> Mapping[str, AnyArray]:
+        """What is to be added to the next step's gradient of each trained parameter (of the sum of losses, over all
+        ranks): live views, zeros until they are filled. The next step is then to be made by `step`."""
         ...
 
     def step(self, batch: GlobalBatch, number: int) -> StepSums:

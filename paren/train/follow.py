@@ -87,7 +87,7 @@ class Follow:
         if found["ended"]:
             return self._nothing(found["step"])
         state = LoopState.from_json(found)
-        self.ranks.hand_on(engine.slots())
+        self.ranks.hand_on([*engine.slots().values(), *(engine.owe().values() if found["owes"] else ())])
         nothing = _Nothing()
         session = Session(
             experiment=self.experiment,

@@ -104,6 +104,8 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
     samples = sample(engine, session.experiment.diagnostics, batch)
     sums = engine.step(batch, state.updates + 1)
     _advance(session, batch, sums.weight)
+    session.pace.exchanged = session.pace.exchanged.plus(sums.exchanged)
+    session.exchanged = session.exchanged.plus(sums.exchanged)
     record: dict[str, Json] = {"step": state.step}
     if not math.isfinite(sums.loss) or not math.isfinite(sums.weight):
         record["loss"] = loss = sums.loss / sums.weight if sums.weight else math.nan
@@ -155,6 +157,7 @@ def save(session: Session) -> int:
     if session.events is not None:
         session.events.flush()
     session.company.agree(session.engine.slots(), state.step)
+    session.company.collect()
     with profiled(session.profile, f"checkpoint {state.step}", "save"):
         session.saver.save(session.metrics.size, session.metrics.sync, goes_on=goes_on)
     session.status.running(TRAINING)

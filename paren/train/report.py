@@ -32,6 +32,11 @@ def measured(session: Session, record: dict[str, Json]) -> dict[str, Json]:
     record["examples-per-second"] = pace.examples / seconds
     record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
     record["runtime/peak_bytes"] = session.peak_bytes
+    exchanged = pace.exchanged
+    if exchanged.steps:
+        record["runtime/exchange-ms"] = 1e3 * exchanged.seconds / exchanged.steps
+        record["runtime/exchange-hidden-ms"] = 1e3 * exchanged.hidden / exchanged.steps
+        record["runtime/exchange-bytes"] = (exchanged.within + exchanged.between) // exchanged.steps
     session.pace = Pace()
     return record
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +63,13 @@ def stored_identity(store: CheckpointStore, wanted: str) -> Mapping[str, Json] |
 
 
 def restore_newest(
-    store: CheckpointStore, candidates: Candidates, slots: Mapping[str, AnyArray], roles: Mapping[str, str]
+    store: CheckpointStore,
+    candidates: Candidates,
+    slots: Mapping[str, AnyArray],
+    roles: Mapping[str, str],
+    also: Callable[[Checkpoint], None] = lambda _: None,
 ) -> Checkpoint:
-    """Fills the slots from the first candidate that is whole, and says which were not.
+    """Fills the slots from the first candidate that is whole, and says which were not. `also` reads what else it holds.
 
     Raises E-CKPT-003 (the named one) or E-CKPT-010 (all of them) if none is, E-CKPT-006 for other slots, E-CKPT-007 if
     the one that is left is of another device or layout.
@@ -75,6 +79,7 @@ def restore_newest(
         name = checkpoint.folder.name
         try:
             restore(checkpoint, slots, roles)
+            also(checkpoint)
         except Damaged as damage:
             if not candidates.fallback:
                 raise damaged(checkpoint.folder, str(damage)) from damage

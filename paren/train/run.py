@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from paren.ir.op import Array
+from paren.parallel.carried import ROLE
 from paren.parallel.company import ALONE
 from paren.parallel.ranks import START, STATE, Ranks
 from paren.runtime.memory import available_memory
@@ -14,6 +17,7 @@ from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
+from paren.train.carried import restore_carried
 from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles, require_tensorboard
@@ -161,14 +165,14 @@ class Start:
                 if resumed:
                     lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
             if self.ranks is not None:
-                self._tell(STATE, {**state.to_json(), "ended": False})
-                self.ranks.hand_on(engine.slots())
+                self._tell(STATE, {**state.to_json(), "ended": False, "owes": engine.owes})
+                self.ranks.hand_on([*engine.slots().values(), *(engine.owe().values() if engine.owes else ())])
             saver = Saver(
                 store,
                 best,
                 state,
-                engine.slots(),
-                engine.roles,
+                {**engine.slots(), **self._carried},
+                {**engine.roles, **dict.fromkeys(self._carried, ROLE)},
                 self.progress.notice,
                 copies=engine.copies_state,
             )
@@ -201,10 +205,16 @@ class Start:
         if self.ranks is not None:
             self.ranks.tell(key, value)
 
+    @property
+    def _carried(self) -> Mapping[str, Array]:
+        """What nodes carry because sums between them are rounded, by slot."""
+        return self.ranks.carried.slots if self.ranks is not None and self.ranks.carried is not None else {}
+
     def _fill(self, store: CheckpointStore, candidates: Candidates, engine: Engine) -> Checkpoint | None:
         """Gives every slot its value: from a checkpoint, which is returned, or the first one."""
         if candidates.checkpoints:
-            return restore_newest(store, candidates, engine.slots(), engine.roles)
+            carried = partial(restore_carried, slots=self._carried, owe=engine.owe)
+            return restore_newest(store, candidates, engine.slots(), engine.roles, carried)
         self._initialize(engine)
         return None
 
@@ -214,6 +224,8 @@ class Start:
         planned = session.engine.memory().get("planned", 0)
         if planned and session.peak_bytes:
             self.progress.notice(f"memory: {describe_peak(session.peak_bytes, planned)}")
+        if session.exchanged.steps:
+            self.progress.notice(f"exchange: {session.exchanged}")
         if told := saver.describe():
             self.progress.notice(f"checkpoints: {told}")
         if ended == AT_SIGNAL:

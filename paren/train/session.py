@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from paren.parallel.company import ALONE, Company
+from paren.parallel.exchange import NO_STEPS, Exchanged
 from paren.runtime.array import AnyArray
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
@@ -21,12 +22,14 @@ from paren.train.state import BestRecord, Json, LoopState
 
 @dataclass
 class Pace:
-    """Time, examples and weight of the steps since the last line of metrics."""
+    """Time, examples and weight of the steps since the last line of metrics, and what their sums over ranks took, where
+    there are several."""
 
     seconds: float = 0.0
     steps: int = 0
     examples: int = 0
     weight: float = 0.0
+    exchanged: Exchanged = NO_STEPS
 
 
 class Lines(Protocol):
@@ -98,6 +101,7 @@ class Session:
     clock: Callable[[], float] = time.perf_counter
     peak_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
+    exchanged: Exchanged = NO_STEPS
     step_seconds: float | None = None
     stopping: bool = False
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from rank_processes import run_ranks
 
-from paren.parallel.exchange import BFLOAT16, Exchange, Floats, buckets
+from paren.parallel import exchange as exchanges
+from paren.parallel.exchange import BFLOAT16, Exchange, Floats, Needs, buckets, owned_ranges
 from paren.parallel.group import Groups
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Topology
 
-LENGTH = 1000
+LENGTH = 1003
+BUCKET = 192  # elements, so that there are several
 
 
 def layout(nodes: int, here: int) -> Topology:
@@ -22,8 +24,11 @@ def given_vector(rank: int, step: int, length: int = LENGTH) -> Floats:
     return np.random.default_rng([rank, step]).standard_normal(length).astype(np.float32)
 
 
-def exchange_vectors(rank: int, port: int, nodes: int, here: int, rounds: bool, steps: int) -> tuple[list[bytes], int]:
+def exchange_vectors(
+    rank: int, port: int, nodes: int, here: int, rounds: bool, steps: int, bucket: int = BUCKET
+) -> tuple[list[bytes], int]:
     """The sums of some steps on one rank, and the bytes it sent between nodes."""
+    exchanges.BUCKET = bucket
     store = open_store(Address("127.0.0.1", port), nodes * here, rank == 0, 60.0)
     groups = Groups(layout(nodes, here), rank, store, 60.0)
     exchange = Exchange(groups.within, groups.between, LENGTH, rounds)
@@ -72,15 +77,39 @@ def test_rounded_sums_take_half_the_bytes_and_what_rounding_took_off_comes_later
     assert np.abs((sums - wanted).sum(axis=0)).max() < 2 * once  # without carrying it would grow with the steps
 
 
+def test_where_a_vector_is_cut_does_not_show_in_the_bits_of_exact_sums() -> None:
+    pieces = run_ranks(4, exchange_vectors, 2, 2, False, 2)
+    whole = run_ranks(4, exchange_vectors, 2, 2, False, 2, 1 << 20)
+    assert [sums for sums, _ in pieces] == [sums for sums, _ in whole]
+
+
+def test_a_sum_that_is_not_finite_is_not_carried() -> None:
+    results = run_ranks(2, exchange_infinity)
+    assert results[0] == results[1]
+    sums = np.frombuffer(results[0], np.float32)
+    assert np.isfinite(sums).all()
+
+
+def exchange_infinity(rank: int, port: int) -> bytes:
+    """The sum of finite vectors after one of vectors that are not."""
+    store = open_store(Address("127.0.0.1", port), 2, rank == 0, 60.0)
+    groups = Groups(layout(2, 1), rank, store, 60.0)
+    exchange = Exchange(groups.within, groups.between, 5, True)
+    exchange.sum_vector(np.array([np.inf, np.nan, 3e38, -3e38, 1], np.float32))
+    vector = np.ones(5, np.float32)
+    exchange.sum_vector(vector)
+    groups.close()
+    return vector.tobytes()
+
+
 class Alone:
     """A group of one rank."""
 
     size = 1
+    place = 0
 
-    def scatter(self, sent: object, received: object) -> None:
+    def swap(self, sent: object, received: object) -> None:
         raise AssertionError("nothing is to be moved")
-
-    gather = scatter
 
 
 def test_a_single_rank_moves_nothing() -> None:
@@ -89,18 +118,20 @@ def test_a_single_rank_moves_nothing() -> None:
     before = vector.copy()
     exchange.sum_vector(vector)
     assert vector.tobytes() == before.tobytes()
-    assert exchange.carried is None
+    assert not exchange.carried.size
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 4096, 100_003])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_buckets_cover_a_vector_once(length: int, ranks: int) -> None:
-    cut = buckets(length, ranks, 4096)
-    ends = [begin + shard * ranks for begin, shard in cut]
-    assert [begin for begin, _ in cut] == [0, *ends[:-1]]
-    assert ends[-1] >= length
-    assert ends[-1] - length < 16 * ranks
-    assert all(shard % 16 == 0 for _, shard in cut)
+def test_ranks_own_the_elements_of_a_vector_once(length: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "BUCKET", 4096)
+    owned = [list(owned_ranges(length, ranks, place)) for place in range(ranks)]
+    assert [len(each) for each in owned] == [len(buckets(length))] * ranks
+    taken = [part for number in range(len(buckets(length))) for part in (each[number] for each in owned)]
+    assert [begin for begin, _ in taken] == [0, *(end for _, end in taken[:-1])]
+    assert taken[-1][1] == length
+    largest = max(sum(end - begin for begin, end in each) for each in owned)
+    assert Needs.of(length, ranks, 2, True).carried >= 4 * largest
 
 
 def test_a_rounded_number_and_what_is_carried_make_the_number() -> None:

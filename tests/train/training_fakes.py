@@ -132,6 +132,11 @@ class LinearEngine:
     def slots(self) -> dict[str, np.ndarray]:
         return dict(self.state)
 
+    owes = False
+
+    def owe(self) -> dict[str, np.ndarray]:
+        raise AssertionError("nothing is carried here")
+
     def step(self, batch: GlobalBatch, number: int) -> StepSums:
         for gradient in self.gradients.values():
             gradient[...] = 0
