@@ -362,12 +362,12 @@ class CompiledEngine:
         `accumulate(microbatch, step)` adds those of one, `accumulate_last` those of a step's last."""
 
         def sum_leaf(microbatches: Sequence[Microbatch]) -> None:
-            if self._adds:
+            if self._adds or not microbatches:  # a rank may have no part of a short batch
                 self.clear_sums()
-            *others, last = microbatches
-            for microbatch in others:
+            for microbatch in microbatches[:-1]:
                 accumulate(microbatch, batch.position)
-            accumulate_last(last, batch.position)
+            for microbatch in microbatches[-1:]:
+                accumulate_last(microbatch, batch.position)
             self.device.synchronise()
 
         leaves = self._leaves

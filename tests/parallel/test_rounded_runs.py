@@ -1,0 +1,83 @@
+"""Gradients that travel in bfloat16 between nodes: what rounding takes off is state, in checkpoints and in the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from rank_processes import free_port
+from rank_runs import finish, parameters, series, start, train, write_experiment
+
+TWO = {"PAREN_DEVICES": "0,1"}
+STEPS = 4  # after which runs are interrupted; the batch of every other step is short
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_experiment(tmp_path_factory.mktemp("rounded"))
+
+
+def train_on_nodes(file: Path, out: Path, here: dict[str, str], *arguments: str, gradients: str = "bf16") -> Path:
+    """A run on two nodes with these devices, the second of which writes nothing."""
+    port, started = free_port(), []
+    for index in range(2):
+        variables = {
+            "PAREN_NODES": "2",
+            "PAREN_NODE_RANK": str(index),
+            "PAREN_RENDEZVOUS": f"127.0.0.1:{port}",
+            "PAREN_NODE_GRADIENTS": gradients,
+            **here,
+        }
+        folder = out if index == 0 else out.with_name(f"{out.name} beside")
+        started.append(start(file, folder, "--stacking", "1", *arguments, variables=variables))
+    for process in started:
+        code, said = finish(process)
+        assert code == 0, said
+    return out
+
+
+def carried(out: Path, step: int, node: int) -> dict[str, np.ndarray]:
+    """What a node carries in a checkpoint, by slot."""
+    path = out / "checkpoints" / f"{step:06d}" / f"carried-{node}.safetensors"
+    return dict(safetensors.numpy.load_file(path))
+
+
+@pytest.mark.parametrize("here", [{}, TWO], ids=["one rank each", "two ranks each"])
+def test_interrupting_and_resuming_is_exact_as_what_nodes_carry_is_saved(file: Path, here: dict[str, str]) -> None:
+    name = f"{len(here)}"
+    whole = train_on_nodes(file, file.parent / f"whole {name}", here)
+    parted = file.parent / f"parted {name}"
+    train_on_nodes(file, parted, here, "--steps", str(STEPS))
+    assert any(np.abs(array).max() > 0 for node in range(2) for array in carried(parted, STEPS, node).values())
+    train_on_nodes(file, parted, here, "--resume", "latest")
+    assert parameters(parted) == parameters(whole)
+    last = max(int(path.name) for path in (whole / "checkpoints").glob("[0-9]*"))
+    for node in range(2):
+        found, wanted = carried(parted, last, node), carried(whole, last, node)
+        assert found.keys() == wanted.keys()
+        assert all(found[slot].tobytes() == array.tobytes() for slot, array in wanted.items())
+    for name, values in series(whole).items():
+        np.testing.assert_array_equal(series(parted)[name], values, err_msg=name)
+    planned = json.loads((whole / "report" / "lowering.json").read_text())["memory"]["parts"]
+    elements = sum(array.size for array in carried(whole, last, 0).values())
+    assert planned["carried"] >= 4 * 2 * elements  # of both nodes, where one writes
+    assert planned["exchange"] > 0
+
+
+def test_other_ranks_go_on_and_add_what_was_carried(file: Path) -> None:
+    out = train_on_nodes(file, file.parent / "moved", {}, "--steps", str(STEPS))
+    code, said = finish(start(file, out, "--resume", "latest"))
+    assert code == 1
+    assert "gradients between nodes bf16 there and none here" in said
+    exact = train(file, file.parent / "exact", "--stacking", "1")
+    for name, variables in (("alone", {}), ("pair", TWO)):
+        own = file.parent / f"moved {name}"
+        checkpoint = str(out / "checkpoints" / f"{STEPS:06d}")
+        train(file, own, "--resume", checkpoint, "--allow-new-layout", "--stacking", "1", variables=variables)
+        found, wanted = series(own), series(exact)
+        np.testing.assert_allclose(found["loss"][-1], wanted["loss"][-1], rtol=0.02)
+        stored = json.loads((own / "checkpoints" / "000006" / "manifest.json").read_text())
+        assert not [slot for slot in stored["slots"] if "carried" in slot]
