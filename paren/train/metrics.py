@@ -17,17 +17,13 @@ from paren.train.state import Json
 FILE = "metrics.jsonl"
 
 # Series that depend on the clock and on the machine's state: two equal runs agree in all the others.
-MEASURED_SERIES = frozenset(
-    {
-        "tokens-per-second",
-        "examples-per-second",
-        "runtime/step-ms",
-        "runtime/peak_bytes",
-        "runtime/exchange-ms",
-        "runtime/exchange-hidden-ms",
-        "runtime/exchange-bytes",
-    }
-)
+EXCHANGE_SERIES = frozenset({"runtime/exchange-ms", "runtime/exchange-hidden-ms", "runtime/exchange-bytes"})
+MEASURED_SERIES = EXCHANGE_SERIES | {
+    "tokens-per-second",
+    "examples-per-second",
+    "runtime/step-ms",
+    "runtime/peak_bytes",
+}
 
 
 def encode(record: Mapping[str, Json]) -> bytes:
