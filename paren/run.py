@@ -135,7 +135,7 @@ def start_ranks(
     program: Program, overrides: Sequence[str], options: RunOptions, how: How, topology: Topology, signals: StopSignals
 ) -> Run:
     """Trains a program on ranks that this process starts, as `run_program` does."""
-    _shared(program, topology.ranks)  # what cannot be shared out is refused before any rank starts
+    _shared(program, topology)  # what cannot be shared out is refused before any rank starts
     _refuse_rounding(program, read_environment().ranks)
     command = _command(program, overrides, options, how)
     return _ended(options.out, launch(topology, command, inherited_variables(), lambda: signals.received))
