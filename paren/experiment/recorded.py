@@ -148,11 +148,17 @@ def read_recorded(out: str | Path) -> Recorded:
         return Recorded(out, True, study, jobs, tuple(reader.problems))
     if (out / RUN).exists():
         return Recorded(out, False, {}, (_read_run(out),), ())
+    fix = "give the folder that paren run wrote"
     if out.is_file():
         message = f"{out} is a file, not the folder of a study or a run"
+    elif (out / JOB).exists():
+        message, fix = (
+            f"{out} is a job of a study",
+            f"give the folder of the study: {os.path.normpath(out / '../../..')}",
+        )
     else:
         message = f"{out} holds no study and no run"
-    raise ParenError("E-RUN-014", message, fix="give the folder that paren run wrote")
+    raise ParenError("E-RUN-014", message, fix=fix)
 
 
 def _is_within(folder: str) -> bool:

@@ -115,7 +115,7 @@ def write_study(
         job |= {"model": f"../../../store/model/{key}", "data": None, "products": {}, "program": program}
         write_json(folder / "job.json", job)
         status = {"state": "done", "stage": None, "started": time(order), "updated": time(order + 1.7)}
-        write_json(folder / "status.json", {**status, "seconds": {"train": 90.0, "analyze": 12.0}})
+        write_json(folder / "status.json", {**status, "seconds": {"training": 90.0, "coverage": 12.0}})
         if metrics:
             write_json(folder / "metrics.json", _metrics(order, rate))
         if plots:

@@ -124,8 +124,8 @@ def test_tables_of_metrics_begin_with_means_over_replicas(study: Path) -> None:
     jobs = [job for job in read_recorded(study).jobs if job.changed == {} and job.member["prior"] == "normal"]
     excess = np.array([job.results["excess"] for job in jobs])
     tips = [found["data-tip"] for found in page.all("td") if "±" in found.get("data-tip", "")]
-    assert f"{excess.mean():.8g} ± {excess.std(ddof=1):.4g}, 2 values".replace("e-05", "e-5") in tips
-    assert "0.95 ± 0, 2 values" in tips, "equal values have no deviation"
+    assert f"{excess.mean():.8g} ± {excess.std(ddof=1):.4g}, 2 of 2 jobs".replace("e-05", "e-5") in tips
+    assert "0.95 ± 0, 2 of 2 jobs" in tips, "equal values have no deviation"
     assert page.text().count("Each job") == 2
 
 

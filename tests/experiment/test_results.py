@@ -164,6 +164,13 @@ def test_folders_that_hold_neither(tmp_path: Path) -> None:
         assert str(caught.value) == f"E-RUN-014: {told}\n  fix: give the folder that paren run wrote"
 
 
+def test_the_folder_of_a_job(study: Path) -> None:
+    job = read_recorded(study).jobs[0].folder
+    with pytest.raises(ParenError) as caught:
+        results(job)
+    assert str(caught.value) == (f"E-RUN-014: {job} is a job of a study\n  fix: give the folder of the study: {study}")
+
+
 def test_a_frame_needs_pandas(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ParenError) as caught:

@@ -45,19 +45,16 @@ def _row(recorded: Recorded, factor: str) -> Html | None:
         return None
     labels = list(dict.fromkeys(place.group for place in places))[:_MOST_GROUPS]
     plot = _Plot(recorded, factor, places, labels, values)
-    parts: list[Html] = []
-    count = 0
+    shown: list[Html] = []
+    folded: list[Html] = []
     for title, columns in _families(recorded).items():
         charts = [chart for column in columns if (chart := plot.draw(column)) is not None]
-        if not charts:
-            continue
-        grid = element("div", *charts, class_="charts")
-        if count and count + len(charts) > _OPEN:
-            number = element("span", f"{len(charts)} charts", class_="muted")
-            grid = element("details", element("summary", title, " ", number), grid, class_="fold")
-        count += len(charts)
-        parts.append(grid)
-    if not parts:
+        if charts and shown and len(shown) + len(charts) > _OPEN:
+            summary = element("summary", title, " ", element("span", f"{len(charts)} charts", class_="muted"))
+            folded.append(element("details", summary, element("div", *charts, class_="charts"), class_="fold"))
+        else:
+            shown += charts
+    if not shown:
         return None
     keys = [
         element(
@@ -72,7 +69,7 @@ def _row(recorded: Recorded, factor: str) -> Html | None:
     ]
     heading = element("h3", "Against ", element("code", factor))
     legend = element("div", *keys, class_="legend groups") if len(labels) > 1 else None
-    return element("div", heading, legend, *parts, class_="sweep")
+    return element("div", heading, legend, element("div", *shown, class_="charts"), *folded, class_="sweep")
 
 
 def _families(recorded: Recorded) -> dict[str, list[str]]:

@@ -163,7 +163,8 @@ def _metric_table(
 
 
 def _mean_table(means: Mapping[str, Sequence[RecordedJob]], columns: Sequence[str], prefix: str) -> Html:
-    """Means over replicas with their standard deviations; what is no number is told if it is the same in all."""
+    """Means over replicas with their standard deviations, and over how many if some lack the value; what is no number
+    is told if it is the same in all."""
     rows = []
     for label, jobs in means.items():
         cells = [_mean_cell(jobs, column) for column in columns]
@@ -173,13 +174,15 @@ def _mean_table(means: Mapping[str, Sequence[RecordedJob]], columns: Sequence[st
 
 
 def _mean_cell(jobs: Sequence[RecordedJob], column: str) -> Html:
-    found = [value for job in jobs for value in look_up(job, column)]
+    found = [value for job in jobs for value in look_up(job, column) if value is not None]
     values = [number for value in found if (number := number_of(value)) is not None and abs(number) < LARGEST]
     if not values or len(values) < len(found):
         return cell(found[0] if len(set(map(show_value, found))) == 1 else None)
     mean, deviation = mean_of(values), deviation_of(values)
     text = show_number(mean, 4) if deviation == 0 else f"{show_number(mean, 4)} ± {show_number(deviation, 2)}"
-    tip = f"{show_number(mean, 8)} ± {show_number(deviation, 4)}, {len(values)} values"
+    if len(values) < len(jobs):
+        text += f" ({len(values)})"
+    tip = f"{show_number(mean, 8)} ± {show_number(deviation, 4)}, {len(values)} of {len(jobs)} jobs"
     return element("td", text, class_="number", data_v=mean, data_tip=tip)
 
 

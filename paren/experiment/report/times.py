@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from paren.experiment.recorded import RecordedJob, number_of, object_of
@@ -26,12 +27,17 @@ def show_time(value: Json) -> str:
 
 
 def seconds_of(job: RecordedJob) -> float | None:
-    """Seconds that a job took: the sum of its stages, or from its start to its last sign of life."""
-    stages = [number_of(value) for value in object_of(job.status.get("seconds")).values()]
-    if any(stage is not None for stage in stages):
-        return sum(stage or 0.0 for stage in stages)
-    for status in (job.status, job.training):
-        started, updated = read_time(status.get("started")), read_time(status.get("updated"))
-        if started and updated and updated >= started:
-            return (updated - started).total_seconds()
-    return None
+    """Seconds that a job took: the sum of its stages, or from its start to its last sign of life. The training counts
+    also if it was done before the job's last start."""
+    stages = {name: number_of(value) for name, value in object_of(job.status.get("seconds")).items()}
+    known = [seconds for seconds in stages.values() if seconds is not None]
+    training = _between(job.training)
+    if known:
+        return sum(known) + (training or 0.0 if "training" not in stages else 0.0)
+    return _between(job.status) or training
+
+
+def _between(status: Mapping[str, Json]) -> float | None:
+    """Seconds from a start to the last sign of life."""
+    started, updated = read_time(status.get("started")), read_time(status.get("updated"))
+    return (updated - started).total_seconds() if started and updated and updated >= started else None
