@@ -215,7 +215,7 @@ class Experiment:
             resume,
             overwrite,
             allow_new_layout,
-            Path(checkpoints) if checkpoints is not None else None,
+            str(checkpoints) if checkpoints is not None else None,
             tensorboard,
             package_versions(),
         )

@@ -266,7 +266,7 @@ def read_model(
     device: Device,
     *,
     best: bool = False,
-    checkpoints: Path | None = None,
+    checkpoints: str | None = None,
     program: Program | None = None,
 ) -> RestoredModel:
     """The model of a run, or of a job, with its newest (or best) weights; averages, where the run keeps them, stand for
@@ -288,7 +288,7 @@ def restore(
     """The trained model of a run, or of a job, from its newest checkpoint or, with `best`, its best evaluation. All
     hashes are verified."""
     opened = open_device(device, None, read_environment().cache / "kernels")
-    return read_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
+    return read_model(Path(out), opened, best=best, checkpoints=str(checkpoints) if checkpoints else None)
 
 
 def sample(

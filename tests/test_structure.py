@@ -28,6 +28,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 # What may be imported inside a function, and why: extras that may not be installed, and what is slow to load and not
 # needed by most commands.
 LATE = {
+    "botocore": "optional: of the extra s3, for checkpoints in a bucket",
     "cuda": "optional: cuda-bindings, of the extra of that name",
     "cudnn": "optional: nvidia-cudnn-frontend, for attention on cards",
     "torch": "more than a second, and the CPU does without",

@@ -32,9 +32,12 @@ Steps = Annotated[
     typer.Option("--steps", min=1, metavar="N", help="Stop at step N in total; schedules stay.", show_default=False),
 ]
 Checkpoints = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--checkpoints", metavar="PLACE", help="Where checkpoints go; default: in the run folder.", show_default=False
+        "--checkpoints",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Where checkpoints go; default: in the run folder.",
+        show_default=False,
     ),
 ]
 Resume = Annotated[

@@ -18,8 +18,8 @@ from typing import Any
 
 from paren.experiment.jobs import Job
 from paren.ir.program import Factor, Program
-from paren.train.files import Files, json_bytes, write_atomically
-from paren.train.run_directory import make_folder, not_writable
+from paren.train.files import Files, json_bytes, not_writable, write_atomically
+from paren.train.run_directory import make_folder
 from paren.train.status import now
 
 STUDY, JOB, STATUS = "study.json", "job.json", "status.json"

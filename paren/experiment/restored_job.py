@@ -66,11 +66,11 @@ def restore(
     Raises E-RUN-014 if the folder is none, or the job has no model yet; E-CKPT-001, E-CKPT-003 and E-CKPT-010.
     """
     opened = open_device(device, None, read_environment().cache / "kernels")
-    return read_job_model(Path(out), opened, best=best, checkpoints=Path(checkpoints) if checkpoints else None)
+    return read_job_model(Path(out), opened, best=best, checkpoints=str(checkpoints) if checkpoints else None)
 
 
 def read_job_model(
-    folder: Path, device: Device, *, best: bool = False, checkpoints: Path | None = None
+    folder: Path, device: Device, *, best: bool = False, checkpoints: str | None = None
 ) -> RestoredModel:
     """The model of a run or of a job on a device that is open. Raises as `restore` does."""
     model = read_model(folder, device, best=best, checkpoints=checkpoints)

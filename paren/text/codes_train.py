@@ -197,3 +197,45 @@ register(
     "A parameter has no tensor of its name, type and shape in the file of :from.",
     "Name the tensors that are called otherwise in the file; convert other types before.",
 )
+register(
+    "E-S3-001",
+    "botocore is missing",
+    "Checkpoints on s3:// are read and written with the package botocore, which is not installed.",
+    "Install it: pip install 'paren[s3]'.",
+)
+register(
+    "E-S3-002",
+    "no place for checkpoints",
+    "What was given as a place is neither a folder nor s3://BUCKET/PREFIX.",
+    "Write s3://BUCKET/PREFIX, as text and not as a Path, without credentials in it.",
+)
+register(
+    "E-S3-003",
+    "credentials for a bucket",
+    "No credentials were found, or the store does not accept them. The message never shows them.",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; see docs/object-storage.md.",
+)
+register(
+    "E-S3-004",
+    "no such bucket",
+    "The store has no bucket of that name.",
+    "Create the bucket, name another, or set AWS_ENDPOINT_URL to the store that has it.",
+)
+register(
+    "E-S3-005",
+    "no right on a bucket",
+    "The store refuses an operation to these credentials; the message names bucket, key and operation.",
+    "Allow ListBucket, GetObject, PutObject, DeleteObject and AbortMultipartUpload on the bucket and prefix.",
+)
+register(
+    "E-S3-006",
+    "the store does not answer",
+    "The endpoint could not be reached, or kept failing, for 20 s before step 1 or for 5 minutes after it.",
+    "See to the network and to AWS_ENDPOINT_URL, then go on with --resume auto.",
+)
+register(
+    "E-S3-007",
+    "the store refused",
+    "An operation failed in a way that trying again does not change; the message has the store's own code for it.",
+    "See docs/object-storage.md for what paren asks of a store.",
+)

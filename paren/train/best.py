@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 from paren.ir.program import Best
 from paren.runtime.array import AnyArray
 from paren.text.errors import ParenError
-from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE
+from paren.train.places.place import Place
 from paren.train.state import BestRecord, LoopState
 from paren.train.tensor_file import write_tensors
 
@@ -23,66 +22,55 @@ class BestStore:
     """A file is deleted only when neither the state nor a checkpoint that stands refers to it, so that a resume from
     any checkpoint finds the best of its own past."""
 
-    folder: Path
-    files: Files = field(default_factory=Files)
+    folder: Place
 
     def save(
         self, slots: Mapping[str, AnyArray], roles: Mapping[str, str], step: int, metric: str, value: float
     ) -> BestRecord:
         """Copies parameters and averages. Raises E-CKPT-008 if the disk refuses; the best before is then untouched."""
-        path = self.folder / f"parameters-{step:06d}.safetensors"
-        part = {name: slots[name] for name in slots if roles[name] in KEPT_ROLES}
+        name = f"parameters-{step:06d}.safetensors"
+        part = {slot: slots[slot] for slot in slots if roles[slot] in KEPT_ROLES}
         metadata = {"format": "paren", "step": str(step), "metric": metric, "value": repr(value)}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = temporary_sibling(path)
-            try:
-                written = write_tensors(self.files, temporary, part, metadata)
-                self.files.rename(temporary, path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
-            record = BestRecord(step, metric, value, path.name, written.size, written.digest)
+            with self.folder.create(name, sum(array.nbytes for array in part.values())) as sink:
+                written = write_tensors(sink, part, metadata)
+            record = BestRecord(step, metric, value, name, written.size, written.digest)
             self.point(record)
         except OSError as error:
-            raise self._refused(path, error) from error
+            raise self._refused(name, error) from error
         return record
 
     def point(self, record: BestRecord) -> None:
         """Makes the manifest name a record. Raises OSError."""
-        content = json.dumps(asdict(record), indent=1).encode() + b"\n"
-        write_atomically(self.files, self.folder / FILE, content)
+        self.folder.write(FILE, json.dumps(asdict(record), indent=1).encode() + b"\n")
 
     def follow(self, record: BestRecord | None, notice: Callable[[str], None]) -> None:
         """Goes back to the best of a checkpoint that training resumes from. Raises E-CKPT-008."""
-        if not self.folder.is_dir():
-            return
         try:
-            for left in self.folder.glob(f"{TEMPORARY}*"):
-                left.unlink()
+            self.folder.clean()
             if record is None:
-                (self.folder / FILE).unlink(missing_ok=True)
-            elif (self.folder / record.file).is_file():
+                self.folder.delete(FILE)
+            elif record.file in self.folder.files():
                 self.point(record)
             else:
                 notice(f"the best parameters of step {record.step} are gone; the next better ones will be kept")
         except OSError as error:
-            raise self._refused(self.folder / FILE, error) from error
+            raise self._refused(FILE, error) from error
 
     def retire(self, needed: Collection[str]) -> None:
         """Deletes the files that are not `needed`. Raises E-CKPT-008."""
-        for path in self.folder.glob("parameters-*.safetensors"):
-            if path.name not in needed:
+        for name in self.folder.files():
+            if name.startswith("parameters-") and name not in needed:
                 try:
-                    path.unlink()
+                    self.folder.delete(name)
                 except OSError as error:
-                    raise self._refused(path, error) from error
+                    raise self._refused(name, error) from error
 
-    @staticmethod
-    def _refused(path: Path, error: OSError) -> ParenError:
+    def _refused(self, name: str, error: OSError) -> ParenError:
         return ParenError(
             "E-CKPT-008",
-            f"the best parameters {path} could not be written ({(error.strerror or str(error)).lower()})",
+            f"the best parameters {self.folder.child(name)} could not be written "
+            f"({(error.strerror or str(error)).lower()})",
             fix="make room or make the folder writable, then continue with --resume latest",
         )
 

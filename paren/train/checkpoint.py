@@ -1,13 +1,11 @@
-"""Checkpoints: saved under a temporary name, published by one rename, verified when read."""
+"""Checkpoints: drafted where nobody sees them, published in one, verified when read."""
 
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
@@ -16,8 +14,8 @@ from paren.parallel.carried import ROLE as CARRIED
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, Report
 from paren.text.size import show_bytes
-from paren.train.files import TEMPORARY, Files, temporary_sibling, write_atomically
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
+from paren.train.places.place import Draft, Place
 from paren.train.state import Json, LoopState
 from paren.train.tensor_file import (
     FORMAT_NAMES,
@@ -49,7 +47,7 @@ TRANSIENT = {
 class Checkpoint:
     """A published checkpoint: its folder and its manifest."""
 
-    folder: Path
+    folder: Place
     manifest: Manifest
 
 
@@ -61,17 +59,17 @@ def _ignore(_: str) -> None:
 class CheckpointStore:
     """The checkpoints of one run in one folder, `root`. `head` is the one that the next continues.
 
-    `run`, `program`, `identity` and `versions` go into each manifest. At most `keep` checkpoints stay; old ones go
-    only after the new one stands. `files` does the writing; `notice` is told what a user should know.
+    `run`, `program`, `identity`, `versions` and `directory` go into each manifest. At most `keep` checkpoints stay; old
+    ones go only after the new one stands. `notice` is told what a user should know.
     """
 
-    root: Path
+    root: Place
     run: str
     program: str
     identity: Mapping[str, Json]
     versions: Mapping[str, str]
     keep: int
-    files: Files = field(default_factory=Files)
+    directory: str = ""
     notice: Callable[[str], None] = _ignore
     head: Checkpoint | None = None
 
@@ -80,10 +78,10 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Publishes the state as `root/STEP`, moves `latest` to it, and deletes checkpoints beyond `keep`.
 
-        A failure that may pass is tried once more. Raises E-CKPT-008 if the disk refuses, E-CKPT-009 if a parameter
-        is not finite; the checkpoints before are then untouched.
+        A failure that may pass is tried once more. Raises E-CKPT-008 if the disk refuses, E-S3-* if the bucket does,
+        E-CKPT-009 if a parameter is not finite; the checkpoints before are then untouched.
         """
-        target = self.root / f"{state.step:06d}"
+        target = self.root.child(f"{state.step:06d}")
         try:
             try:
                 checkpoint = self._write(target, slots, roles, state, metrics_bytes)
@@ -94,6 +92,11 @@ class CheckpointStore:
                 checkpoint = self._write(target, slots, roles, state, metrics_bytes)
         except OSError as error:
             raise self._not_saved(target, slots, error) from error
+        except ParenError as error:
+            if not error.code.startswith("E-S3-"):
+                raise
+            told = f"the checkpoint {target} was not saved: {error.message}"
+            raise ParenError(error.code, told, notes=self._previous(), fix=error.fix) from None
         self.follow(checkpoint)
         self._retire(checkpoint)
         return checkpoint
@@ -106,14 +109,14 @@ class CheckpointStore:
         """
         ancestors = self._ancestors(checkpoint)
         self.head = checkpoint
-        if checkpoint.folder.parent != self.root:
+        if checkpoint.folder != self.root.child(checkpoint.folder.name):
             return
         newest = max((each.manifest.sequence for each in self.all()[0]), default=checkpoint.manifest.sequence)
         lines = (checkpoint.folder.name, str(newest), " ".join(ancestors))
         try:
-            write_atomically(self.files, self.root / LATEST, "".join(f"{line}\n" for line in lines).encode())
-        except OSError as error:
-            self.notice(f"{self.root / LATEST} could not be written ({_reason(error)})")
+            self.root.write(LATEST, "".join(f"{line}\n" for line in lines).encode())
+        except (OSError, ParenError) as error:
+            self.notice(f"{self.root.child(LATEST)} could not be written ({_reason(error)})")
 
     def lineage(self) -> tuple[list[Checkpoint], dict[str, str]]:
         """The checkpoints to resume from, best first, and those that cannot be read (name -> reason).
@@ -135,7 +138,7 @@ class CheckpointStore:
     def all(self) -> tuple[list[Checkpoint], dict[str, str]]:
         """Every checkpoint of this run in the folder, the last written first, and the unreadable ones' reasons."""
         found, unreadable = [], {}
-        for folder in sorted(self.root.glob("[0-9]*")):
+        for folder in map(self.root.child, checkpoints_in(self.root)):
             try:
                 manifest = Manifest.read(folder)
             except Damaged as damage:
@@ -149,7 +152,7 @@ class CheckpointStore:
 
     def refuse_strangers(self) -> None:
         """Raises E-RUN-015 if another run's checkpoints are in the folder: this run's would take their places."""
-        for folder in sorted(self.root.glob("[0-9]*")):
+        for folder in map(self.root.child, checkpoints_in(self.root)):
             try:
                 run = Manifest.read(folder).run
             except (Damaged, OtherFormat):
@@ -158,39 +161,31 @@ class CheckpointStore:
                 raise ParenError(
                     "E-RUN-015",
                     f"{self.root} holds the checkpoints of another run ({run})",
-                    fix="take another --checkpoints, one folder for each run",
+                    fix="take another --checkpoints, one for each run; "
+                    "with a new --out, --resume latest goes on with that run",
                 )
-
-    def clean(self) -> None:
-        """Deletes what killed saves left. Only the holder of the run's lock may call it."""
-        for left in self.root.glob(f"{TEMPORARY}*"):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink()
 
     def _write(
         self,
-        target: Path,
+        target: Place,
         slots: Mapping[str, AnyArray],
         roles: Mapping[str, str],
         state: LoopState,
         metrics_bytes: int,
     ) -> Checkpoint:
-        self.root.mkdir(parents=True, exist_ok=True)
         found, _ = self.all()
-        temporary = temporary_sibling(target)
-        try:
-            temporary.mkdir()
+        with target.draft() as draft:
             stored_slots: dict[str, StoredSlot] = {}
             stored_files: dict[str, StoredFile] = {}
             for file in dict.fromkeys((PARAMETERS, OPTIMIZER, *(file_of(name, roles[name]) for name in slots))):
                 part = {name: slots[name] for name in slots if file_of(name, roles[name]) == file}
-                written = self._write_file(temporary / file, part, roles, state.step)
-                stored_files[file] = StoredFile(written.size, written.digest)
+                written = self._write_file(draft, file, part, roles, state.step)
+                stored_files[draft.stored(file)] = StoredFile(written.size, written.digest)
                 for name, array in part.items():
                     digest = written.tensors[name]
-                    stored_slots[name] = StoredSlot(roles[name], str(array.dtype), array.shape, digest, file)
+                    stored_slots[name] = StoredSlot(
+                        roles[name], str(array.dtype), array.shape, digest, draft.stored(file)
+                    )
             manifest = Manifest(
                 run=self.run,
                 parent=self.head.manifest.id if self.head else None,
@@ -202,22 +197,18 @@ class CheckpointStore:
                 identity=self.identity,
                 versions=self.versions,
                 written=datetime.now(UTC).isoformat(timespec="seconds"),
+                directory=self.directory,
                 metrics_bytes=metrics_bytes,
                 loop=replace(state),
                 slots=stored_slots,
                 files=stored_files,
             )
-            with (temporary / FILE).open("xb") as handle:
-                self.files.write(handle, manifest.to_bytes())
-                self.files.sync(handle)
-            self.files.sync_folder(temporary)
-            self._publish(temporary, target)
-        except (OSError, ParenError):
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            draft.publish(FILE, manifest.to_bytes())
         return Checkpoint(target, manifest)
 
-    def _write_file(self, path: Path, part: Mapping[str, AnyArray], roles: Mapping[str, str], step: int) -> Written:
+    def _write_file(
+        self, draft: Draft, file: str, part: Mapping[str, AnyArray], roles: Mapping[str, str], step: int
+    ) -> Written:
         def check(name: str, chunk: Array) -> None:
             if roles[name] in FINITE_ROLES and chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
                 raise ParenError(
@@ -227,28 +218,13 @@ class CheckpointStore:
                     fix="resume from an earlier checkpoint with a smaller rate or with :clip",
                 )
 
-        return write_tensors(self.files, path, part, {"format": "paren", "step": str(step)}, check)
-
-    def _publish(self, temporary: Path, target: Path) -> None:
-        """One rename. What stood under the name before is of an abandoned branch, or damaged."""
-        replaced = None
-        if target.exists():
-            replaced = temporary_sibling(target)
-            self.files.rename(target, replaced)
-        try:
-            self.files.rename(temporary, target)
-        except OSError:
-            if replaced is not None:
-                self.files.rename(replaced, target)
-            raise
-        self.files.sync_folder(self.root)
-        if replaced is not None:
-            shutil.rmtree(replaced, ignore_errors=True)
+        with draft.create(file, sum(array.nbytes for array in part.values())) as sink:
+            return write_tensors(sink, part, {"format": "paren", "step": str(step)}, check)
 
     def _pointer(self) -> tuple[str, int, list[str]] | None:
         """What `latest` says: name, highest sequence number, names of the ancestors."""
         try:
-            name, newest, ancestors = (self.root / LATEST).read_text(encoding="utf-8").splitlines()
+            name, newest, ancestors = self.root.read(LATEST).decode().splitlines()
             return name, int(newest), ancestors.split()
         except (OSError, ValueError):
             return None
@@ -269,17 +245,16 @@ class CheckpointStore:
             while (old := by_id.get(parent or "")) is not None:
                 line.append(old.folder.name)
                 parent = old.manifest.parent
-        return [name for name in line if (self.root / name).is_dir()]
+        standing = self.root.published()
+        return [name for name in line if name in standing]
 
     def _retire(self, newest: Checkpoint) -> None:
         found, _ = self.all()
         others = [each for each in found if each.folder != newest.folder]
         for old in others[max(1, self.keep) - 1 :]:
-            leaving = temporary_sibling(old.folder)
             try:
-                self.files.rename(old.folder, leaving)
-                shutil.rmtree(leaving)
-            except OSError as error:
+                old.folder.remove()
+            except (OSError, ParenError) as error:
                 self.notice(f"the old checkpoint {old.folder} could not be deleted ({_reason(error)})")
 
     def _previous(self) -> list[Note]:
@@ -287,12 +262,13 @@ class CheckpointStore:
             return [Note("there is no earlier checkpoint")]
         return [Note(f"the checkpoint before it, {self.head.folder}, is intact")]
 
-    def _not_saved(self, target: Path, slots: Mapping[str, AnyArray], error: OSError) -> ParenError:
-        needed = sum(array.nbytes for array in slots.values())
+    def _not_saved(self, target: Place, slots: Mapping[str, AnyArray], error: OSError) -> ParenError:
+        needed, free = sum(array.nbytes for array in slots.values()), self.root.free()
+        left = "an unknown number of bytes" if free is None else show_bytes(free)
         return ParenError(
             "E-CKPT-008",
             f"the checkpoint {target} could not be written ({_reason(error)}): "
-            f"it needs {show_bytes(needed)}, and {_free(self.root)} are free",
+            f"it needs {show_bytes(needed)}, and {left} are free",
             notes=self._previous(),
             fix="make room or make the folder writable, then continue with --resume latest",
         )
@@ -305,12 +281,30 @@ def file_of(name: str, role: str) -> str:
     return PARAMETERS if role == "parameter" else OPTIMIZER
 
 
+def newest_run(root: Place) -> str | None:
+    """The id of the run that wrote last into a place, as far as its manifests can be read."""
+    newest: Manifest | None = None
+    for name in checkpoints_in(root):
+        try:
+            manifest = Manifest.read(root.child(name))
+        except (Damaged, OtherFormat):
+            continue
+        if newest is None or manifest.sequence > newest.sequence:
+            newest = manifest
+    return newest.run if newest else None
+
+
+def checkpoints_in(root: Place) -> list[str]:
+    """The names of all checkpoints in a place, whatever their run and state."""
+    return [name for name in root.published() if name[0].isdigit()]
+
+
 def restore(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], roles: Mapping[str, str] | None = None) -> None:
     """Fills `slots` from a checkpoint, verifying every byte on the way.
 
     With `roles`, the checkpoint must hold exactly these slots, beside what nodes carry; without, it must hold at least
-    them. Raises E-CKPT-006
-    for other names, types or shapes, and `Damaged`; the slots then hold a mixture and must be filled again.
+    them. Raises E-CKPT-006 for other names, types or shapes, E-S3-* if a bucket refuses, and `Damaged`; the slots then
+    hold a mixture and must be filled again.
     """
     _compare(checkpoint, slots, exact=roles is not None)
     for file, stored in checkpoint.manifest.files.items():
@@ -320,14 +314,12 @@ def restore(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], roles: Mappin
 
 
 def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, AnyArray | None]) -> None:
-    path = checkpoint.folder / file
     tensors: list[str] = []
     try:
-        size = path.stat().st_size
-        if size != stored.size:
-            raise Damaged(f"{file} has {size} bytes instead of {stored.size}")
-        with path.open("rb") as handle:
-            entries, _, head = read_header(handle, size)
+        with checkpoint.folder.open(file) as content:
+            if content.size != stored.size:
+                raise Damaged(f"{file} has {content.size} bytes instead of {stored.size}")
+            entries, _, head = read_header(content, content.size)
             if entries.keys() != wanted.keys():
                 raise Damaged(f"{file} holds other tensors than the manifest says")
             for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
@@ -337,7 +329,7 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
                 array = wanted[name]
                 if array is None:
                     array = np.empty(slot.shape, slot.dtype)
-                tensors.append(read_into(handle, array))
+                tensors.append(read_into(content, array))
                 if tensors[-1] != slot.sha256:
                     raise Damaged(f"the bytes of tensor '{name}' of {file} do not match their SHA-256")
     except FileNotFoundError:
@@ -372,14 +364,7 @@ def _compare(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], exact: bool)
     report.finish()
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | ParenError) -> str:
+    if isinstance(error, ParenError):
+        return error.message
     return (error.strerror or str(error)).lower()
-
-
-def _free(folder: Path) -> str:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        return show_bytes(shutil.disk_usage(folder).free)
-    except OSError:
-        return "an unknown number of bytes"

@@ -56,8 +56,9 @@ class Experiment:
 class RunOptions:
     """What a caller asks of one start. None of it belongs to the experiment's identity.
 
-    `steps`: stop after so many in total. `resume`: None, `auto`, `latest`, the number of a checkpoint, or a path.
-    `checkpoints`: where they go instead of `out/checkpoints`. `versions`: name -> version of what computes.
+    `steps`: stop after so many in total. `resume`: None, `auto`, `latest`, the number of a checkpoint, or where it is.
+    `checkpoints`: where they go instead of `out/checkpoints`, a folder or `s3://BUCKET/PREFIX`. `versions`: name ->
+    version of what computes.
     """
 
     out: Path
@@ -65,7 +66,7 @@ class RunOptions:
     resume: str | None = None
     overwrite: bool = False
     allow_new_layout: bool = False
-    checkpoints: Path | None = None
+    checkpoints: str | None = None
     tensorboard: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,8 @@ import secrets
 from pathlib import Path
 from typing import BinaryIO
 
+from paren.text.errors import ParenError
+
 Bytes = bytes | memoryview
 
 TEMPORARY = ".temporary-"
@@ -80,3 +82,11 @@ def write_atomically(files: Files, path: Path, content: bytes, *, durable: bool 
         raise
     if durable:
         files.sync_folder(path.parent)
+
+
+def not_writable(path: Path, error: OSError) -> ParenError:
+    """E-RUN-005, with the system's reason."""
+    reason = (error.strerror or str(error)).lower()
+    return ParenError(
+        "E-RUN-005", f"{path} is not writable ({reason})", fix="take another --out, or make the folder writable"
+    )

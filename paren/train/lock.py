@@ -13,8 +13,7 @@ from types import TracebackType
 import filelock
 
 from paren.text.errors import ParenError
-from paren.train.files import Files, write_atomically
-from paren.train.run_directory import not_writable
+from paren.train.files import Files, not_writable, write_atomically
 from paren.train.status import now
 
 LOCK = "lock"

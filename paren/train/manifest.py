@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
+from paren.train.places.place import MANIFEST, Place
 from paren.train.state import Json, LoopState
 
-FORMAT = 2
-FILE = "manifest.json"
+FORMAT = 3
+FILE = MANIFEST
 
 
 class Damaged(Exception):
@@ -49,7 +49,8 @@ class Manifest:
 
     `sequence` counts the checkpoints that were written into one place, so it tells the order of writing even after a
     resume from an older one. `program` is the digest of the experiment, `identity` the device and layout that decide
-    about bits. `metrics_bytes` is the length of the metrics file that belongs to the state.
+    about bits. `metrics_bytes` is the length of the metrics file that belongs to the state, in the run directory of id
+    `directory`: a run whose directory was lost goes on in another.
     """
 
     run: str
@@ -62,6 +63,7 @@ class Manifest:
     identity: Mapping[str, Json]
     versions: Mapping[str, str]
     written: str
+    directory: str
     metrics_bytes: int
     loop: LoopState
     slots: Mapping[str, StoredSlot]
@@ -80,10 +82,10 @@ class Manifest:
         return json.dumps({**self.content(), "id": self.id}, indent=1, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        """The manifest of a checkpoint folder. Raises `Damaged` or `OtherFormat`."""
+    def read(cls, folder: Place) -> Self:
+        """The manifest of a checkpoint folder. Raises `Damaged` or `OtherFormat`, and E-S3-* if a bucket refuses."""
         try:
-            content = json.loads((folder / FILE).read_bytes())
+            content = json.loads(folder.read(FILE))
         except FileNotFoundError:
             raise Damaged("manifest.json is missing") from None
         except (OSError, ValueError) as error:

@@ -40,6 +40,21 @@ def without_measured(line: str) -> dict[str, Json]:
     return {name: value for name, value in json.loads(line).items() if name not in measured}
 
 
+def length(path: Path, step: int) -> int:
+    """Bytes of the lines of a file up to a step; 0 if it does not exist."""
+    done = 0
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                        break
+                except (ValueError, TypeError, KeyError):
+                    break
+                done += len(line)
+    return done
+
+
 class MetricsWriter:
     """Appends lines to `path`, which is cut to `size` bytes first (0: a new file).
 

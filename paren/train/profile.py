@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paren.train.files import Files, json_bytes, write_atomically
-from paren.train.run_directory import make_folder, not_writable
+from paren.train.files import Files, json_bytes, not_writable, write_atomically
+from paren.train.run_directory import make_folder
 from paren.train.state import Json
 
 TRACE = Path("report") / "trace.json"

@@ -18,8 +18,9 @@ from paren.train.checkpoint import CheckpointStore, restore
 from paren.train.manifest import FILE as MANIFEST
 from paren.train.manifest import Damaged
 from paren.train.metrics import FILE
+from paren.train.places.place import Place
 from paren.train.resume import all_damaged, damaged, find_checkpoints
-from paren.train.run_directory import BEST, CHECKPOINTS, read_run_file
+from paren.train.run_directory import open_places, read_run_file
 from paren.train.state import BestRecord
 from paren.train.tensor_file import DTYPES, MalformedFile, file_digest, read_header, read_into
 
@@ -86,18 +87,19 @@ class Weights:
     averages: Mapping[str, Array]
 
 
-def read_weights(out: Path, *, best: bool = False, checkpoints: Path | None = None) -> Weights:
+def read_weights(out: Path, *, best: bool = False, checkpoints: str | None = None) -> Weights:
     """The weights of a run's newest checkpoint that is whole, or of its best evaluation; every byte is verified.
 
     `checkpoints`: where they are, if not in `out`. Raises E-RUN-014 if `out` is no run, E-CKPT-001 if it has no
-    checkpoint or kept no best one, E-CKPT-003 and E-CKPT-010 for damage.
+    checkpoint or kept no best one, E-CKPT-003 and E-CKPT-010 for damage, E-S3-* if a bucket refuses.
     """
     stored = read_run_file(out)
     if stored is None:
         raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
+    root, kept = open_places(out, checkpoints)
     if best:
-        return _read_best(out / BEST)
-    store = CheckpointStore(checkpoints or out / CHECKPOINTS, stored["run"], stored["experiment"], {}, {}, keep=1)
+        return _read_best(kept)
+    store = CheckpointStore(root, stored["run"], stored["experiment"], {}, {}, keep=1)
     candidates = find_checkpoints(store, "latest", allow_new_layout=True)
     reasons = dict(candidates.unreadable)
     for checkpoint in candidates.checkpoints:
@@ -115,9 +117,9 @@ def read_weights(out: Path, *, best: bool = False, checkpoints: Path | None = No
     raise all_damaged(store, reasons)
 
 
-def _read_best(folder: Path) -> Weights:
+def _read_best(folder: Place) -> Weights:
     try:
-        record = BestRecord(**json.loads((folder / MANIFEST).read_bytes()))
+        record = BestRecord(**json.loads(folder.read(MANIFEST)))
     except FileNotFoundError:
         raise ParenError(
             "E-CKPT-001",
@@ -126,15 +128,14 @@ def _read_best(folder: Path) -> Weights:
         ) from None
     except (ValueError, TypeError) as error:
         raise damaged(folder, "manifest.json is not readable") from error
-    path = folder / record.file
     slots: dict[str, Array] = {}
     tensors: list[str] = []
     try:
-        with path.open("rb") as file:
-            entries, _, head = read_header(file, path.stat().st_size)
+        with folder.open(record.file) as content:
+            entries, _, head = read_header(content, content.size)
             for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
                 slots[name] = np.empty(entry.shape, DTYPES[entry.dtype])
-                tensors.append(read_into(file, slots[name]))
+                tensors.append(read_into(content, slots[name]))
     except (OSError, MalformedFile, KeyError) as error:
         raise damaged(folder, f"{record.file} is not readable") from error
     if file_digest(head, tensors) != record.digest:

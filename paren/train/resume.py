@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, did_you_mean
-from paren.train.checkpoint import Checkpoint, CheckpointStore, restore
+from paren.train.checkpoint import Checkpoint, CheckpointStore, checkpoints_in, restore
 from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
+from paren.train.places.open import open_place
+from paren.train.places.place import Place
 from paren.train.state import Json
 
 LAYOUT = ("ranks", "nodes", "gradients between nodes")  # what identities say about ranks
@@ -95,10 +96,18 @@ def restore_newest(
     raise all_damaged(store, {**candidates.unreadable, **broken})
 
 
+def is_in(root: Place, wanted: str) -> bool:
+    """Whether `--resume WANTED` means a checkpoint in a place."""
+    if wanted in ("auto", "latest") or wanted.isdigit():
+        return True
+    named = open_place(wanted)
+    return named == root.child(named.name)
+
+
 def _named(store: CheckpointStore, wanted: str) -> Checkpoint:
-    folder = store.root / f"{int(wanted):06d}" if wanted.isdigit() else Path(wanted)
-    if not folder.is_dir():
-        present = sorted(path.name for path in store.root.glob("[0-9]*"))
+    folder = store.root.child(f"{int(wanted):06d}") if wanted.isdigit() else open_place(wanted)
+    if not folder.exists():
+        present = checkpoints_in(store.root)
         near = did_you_mean(folder.name, present)
         raise ParenError(
             "E-CKPT-002",
@@ -155,7 +164,7 @@ def _show(value: Json) -> str:
     return "none" if value is None else str(value)
 
 
-def damaged(folder: Path, reason: str) -> ParenError:
+def damaged(folder: Place, reason: str) -> ParenError:
     """E-CKPT-003 for a checkpoint that was asked for."""
     return ParenError(
         "E-CKPT-003",

@@ -18,7 +18,7 @@ from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
 from paren.train.carried import restore_carried
-from paren.train.checkpoint import Checkpoint, CheckpointStore
+from paren.train.checkpoint import Checkpoint, CheckpointStore, newest_run
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles, require_tensorboard
 from paren.train.experiment import (
@@ -34,10 +34,12 @@ from paren.train.files import Files
 from paren.train.lock import RunLock
 from paren.train.loop import AT_SIGNAL, COMPLETE, train
 from paren.train.metrics import MetricsWriter
+from paren.train.places.disk import DiskFolder
+from paren.train.places.place import Place
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
-from paren.train.resume import Candidates, find_checkpoints, restore_newest, stored_identity
-from paren.train.run_directory import Place
+from paren.train.resume import Candidates, find_checkpoints, is_in, restore_newest, stored_identity
+from paren.train.run_directory import Found
 from paren.train.saving import Saver
 from paren.train.session import Session
 from paren.train.signals import StopSignals
@@ -93,24 +95,26 @@ class Start:
         stop = steps_to_do(options.steps, total)
         every = evaluate_every(run, self.data)
         run_directory.make_folder(options.out)
-        with RunLock(options.out):
+        with RunLock(options.out), ExitStack() as held:
             run_directory.clean(options.out)
-            place = run_directory.decide(options, self.experiment)
-            if place.kind == "done":
-                found = status.read_status(options.out)
-                step = found.step if found else total
+            found = run_directory.decide(options, self.experiment)
+            if found.kind == "done":
+                ended = status.read_status(options.out)
+                step = ended.step if ended else total
                 self._tell(START, {"ended": True, "step": step})
                 return self._nothing(step, f"holds this run, complete after {step} steps")
-            store = self._store(place)
-            prepared = self.prepare(self._stored_identity(store, place))
+            root, best = self._places(held)
+            found = self._adopt(root, found)
+            store = self._store(root, found)
+            prepared = self.prepare(self._stored_identity(store, found))
             store.identity = prepared.identity
             self._tell(START, {**prepared.identity, "ended": False})
-            candidates = self._candidates(store, place)
-            if place.kind == "fresh":
-                run_directory.write_run_file(self.files, options, self.experiment, place.run, total, prepared.identity)
+            candidates = self._candidates(store, found)
+            if found.kind == "fresh":
+                run_directory.write_run_file(self.files, options, self.experiment, found, total, prepared.identity)
             file = StatusFile(options.out, total, self.files)
             try:
-                return self._train(prepared, store, candidates, file, total, stop, every)
+                return self._train(prepared, store, BestStore(best), candidates, file, total, stop, every)
             except BaseException as error:
                 with suppress(ParenError):  # the disk may be what failed; the error itself is on its way to the user
                     if isinstance(error, ParenError):
@@ -123,6 +127,7 @@ class Start:
         self,
         prepared: Prepared,
         store: CheckpointStore,
+        best: BestStore,
         candidates: Candidates,
         file: StatusFile,
         total: int,
@@ -153,17 +158,16 @@ class Start:
                 self._tell(STATE, {"ended": True, "step": state.step})
                 return self._nothing(state.step, f"is at step {state.step} already")
             self._check_space(store, engine, total - state.step)
-            own = resumed is not None and resumed.manifest.run == store.run
-            size = resumed.manifest.metrics_bytes if resumed and own else 0
-            best = BestStore(out / run_directory.BEST, self.files)
+            own = resumed is not None and resumed.manifest.directory == store.directory
             best.follow(state.best, self.progress.notice)
-            lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size))
+            size = resumed.manifest.metrics_bytes if resumed and own else metrics.length(out / metrics.FILE, state.step)
+            lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size if resumed else 0))
             if not lines.size:
                 lines.annotate(state.step, "memory", **engine.memory(), saves_while_training=engine.copies_state)
                 for kind, values in prepared.annotations.items():
                     lines.annotate(state.step, kind, **values)
-                if resumed:
-                    lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
+            if resumed and not own:
+                lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
             if self.ranks is not None:
                 self._tell(STATE, {**state.to_json(), "ended": False, "owes": engine.owes})
                 self.ranks.hand_on([*engine.slots().values(), *(engine.owe().values() if engine.owes else ())])
@@ -241,37 +245,54 @@ class Start:
         self._tell_end(session, ended)
         return Outcome(ended, 0, state.step, self.options.out)
 
-    def _store(self, place: Place) -> CheckpointStore:
-        root = self.options.checkpoints or self.options.out / run_directory.CHECKPOINTS
-        for folder in dict.fromkeys((self.options.out, root)):
-            run_directory.check_writable(folder, self.files)
+    def _places(self, held: ExitStack) -> tuple[Place, Place]:
+        """Where checkpoints and the best parameters go, seen to be writable, and locked if it is not the directory."""
+        options = self.options
+        root, best = run_directory.open_places(options.out, options.checkpoints, self.files)
+        own = DiskFolder(options.out, self.files)
+        own.probe()
+        root.probe()
+        if options.checkpoints is not None and root != own:
+            held.enter_context(root.lock(self.progress.notice))
+        return root, best
+
+    def _adopt(self, root: Place, found: Found) -> Found:
+        """A start in a fresh directory that is to resume goes on with the run whose checkpoints are in the place that
+        it was given: the directory of that run may be lost."""
+        wanted = self.options.resume
+        if found.kind != "fresh" or self.options.checkpoints is None or wanted is None or not is_in(root, wanted):
+            return found
+        run = newest_run(root)
+        return found if run is None else replace(found, run=run, adopted=True)
+
+    def _store(self, root: Place, found: Found) -> CheckpointStore:
         store = CheckpointStore(
             root,
-            place.run,
+            found.run,
             self.experiment.digest,
             {},
             self.options.versions,
             self.experiment.run.keep_checkpoints,
-            self.files,
+            found.directory,
             self.progress.notice,
         )
         store.refuse_strangers()
-        store.clean()
+        root.clean()
         return store
 
-    def _stored_identity(self, store: CheckpointStore, place: Place) -> Mapping[str, Json] | None:
+    def _stored_identity(self, store: CheckpointStore, found: Found) -> Mapping[str, Json] | None:
         wanted = self.options.resume
-        if wanted is None or (wanted == "auto" and place.kind == "fresh"):
+        if wanted is None or (wanted == "auto" and found.kind == "fresh" and not found.adopted):
             return None
         return stored_identity(store, wanted)
 
-    def _candidates(self, store: CheckpointStore, place: Place) -> Candidates:
+    def _candidates(self, store: CheckpointStore, found: Found) -> Candidates:
         wanted = self.options.resume
-        if wanted is None or (wanted == "auto" and place.kind == "fresh"):
+        if wanted is None or (wanted == "auto" and found.kind == "fresh" and not found.adopted):
             return Candidates([], {}, fallback=False)
         candidates = find_checkpoints(store, wanted, self.options.allow_new_layout)
         for checkpoint in candidates.checkpoints:
-            if place.kind == "resume" and checkpoint.manifest.run != place.run:
+            if found.kind == "resume" and checkpoint.manifest.run != found.run:
                 raise ParenError(
                     "E-CKPT-011",
                     f"the checkpoint {checkpoint.folder} was written by another run than the one in {self.options.out}",

@@ -15,7 +15,10 @@ from paren.text.errors import ParenError
 from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
-from paren.train.files import TEMPORARY, Files, json_bytes, temporary_sibling, write_atomically
+from paren.train.files import TEMPORARY, Files, json_bytes, not_writable, write_atomically
+from paren.train.places.disk import DiskFolder
+from paren.train.places.open import open_place
+from paren.train.places.place import Place
 from paren.train.state import Json
 
 RUN = "run.json"
@@ -40,15 +43,20 @@ OWNED = (
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a start finds: `kind` is `fresh`, `resume` or `done`; `run` is the id of the run that stands there, or of
-    the new one."""
+class Found:
+    """What a start finds.
+
+    `kind` is `fresh`, `resume` or `done`; `run` is the id of the run that stands there, of the new one, or of the one
+    that is `adopted`, whose checkpoints are elsewhere. `directory` is the directory's own id.
+    """
 
     kind: str
     run: str
+    directory: str
+    adopted: bool = False
 
 
-def decide(options: RunOptions, experiment: Experiment) -> Place:
+def decide(options: RunOptions, experiment: Experiment) -> Found:
     """Whether a start is new, goes on, or has nothing to do. The caller holds the lock.
 
     A run that ended before its first step is started again. Raises E-RUN-001 for an unfinished run, E-RUN-002 for
@@ -59,16 +67,16 @@ def decide(options: RunOptions, experiment: Experiment) -> Place:
     stored = read_run_file(out)
     if stored is None:
         _refuse_strangers(out)
-        if options.resume == "latest" or (options.resume or "").isdigit():
+        if options.checkpoints is None and (options.resume == "latest" or (options.resume or "").isdigit()):
             raise ParenError(
                 "E-CKPT-001",
                 f"{out} holds no run to resume",
                 fix="start it without --resume, or with --resume auto, which starts if there is nothing to resume",
             )
-        return Place("fresh", secrets.token_hex(8))
+        return Found("fresh", secrets.token_hex(8), secrets.token_hex(8))
     if options.overwrite:
         _delete(out)
-        return Place("fresh", secrets.token_hex(8))
+        return Found("fresh", secrets.token_hex(8), secrets.token_hex(8))
     if stored["experiment"] != experiment.digest:
         raise ParenError(
             "E-RUN-002",
@@ -78,14 +86,14 @@ def decide(options: RunOptions, experiment: Experiment) -> Place:
     found = status.read_status(out)
     complete = found is not None and found.state == status.COMPLETE
     if complete and options.resume in (None, "auto", "latest"):
-        return Place("done", stored["run"])
+        return Found("done", stored["run"], stored["directory"])
     if options.resume is None and not _is_blank(out, found):
         raise ParenError(
             "E-RUN-001",
             f"{out} holds an unfinished run of this experiment, at step {found.step if found else 0}",
             fix="--resume latest goes on, --overwrite starts anew",
         )
-    return Place("resume" if options.resume else "fresh", stored["run"])
+    return Found("resume" if options.resume else "fresh", stored["run"], stored["directory"])
 
 
 def read_run_file(out: Path) -> dict[str, Any] | None:
@@ -94,8 +102,8 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
     path = out / RUN
     try:
         content = json.loads(path.read_bytes())
-        if not isinstance(content["run"], str) or not isinstance(content["experiment"], str):
-            raise TypeError("run and experiment are strings")
+        if not all(isinstance(content[name], str) for name in ("run", "directory", "experiment")):
+            raise TypeError("run, directory and experiment are strings")
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -110,12 +118,13 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
 
 
 def write_run_file(
-    files: Files, options: RunOptions, experiment: Experiment, run: str, total: int, identity: Mapping[str, Json]
+    files: Files, options: RunOptions, experiment: Experiment, found: Found, total: int, identity: Mapping[str, Json]
 ) -> None:
     """Writes what a reader needs to know the run by, and to start it again. Raises E-RUN-005."""
     content: dict[str, Json] = {
         "format": FORMAT,
-        "run": run,
+        "run": found.run,
+        "directory": found.directory,
         "experiment": experiment.digest,
         "program": experiment.path,
         "variant": experiment.variant,
@@ -139,6 +148,17 @@ def write_run_file(
         raise not_writable(options.out / RUN, error) from error
 
 
+def open_places(out: Path, checkpoints: str | None, operations: Files | None = None) -> tuple[Place, Place]:
+    """Where the checkpoints of a run are, and its best parameters: both in its directory, or, with `checkpoints` in a
+    bucket, in that bucket, as the directory may be lost. Raises E-S3-001 and E-S3-002."""
+    operations = operations or Files()
+    best = DiskFolder(out / BEST, operations)
+    if checkpoints is None:
+        return DiskFolder(out / CHECKPOINTS, operations), best
+    root = open_place(checkpoints, operations)
+    return root, best if isinstance(root, DiskFolder) else root.child(BEST)
+
+
 def make_folder(folder: Path) -> None:
     """Makes a folder with its parents. Raises E-RUN-005 if that is not allowed."""
     try:
@@ -147,28 +167,12 @@ def make_folder(folder: Path) -> None:
         raise not_writable(folder, error) from error
 
 
-def check_writable(folder: Path, files: Files) -> None:
-    """Writes, renames and deletes a small file, as a checkpoint will. Raises E-RUN-005."""
-    make_folder(folder)
-    first, second = temporary_sibling(folder / "probe"), temporary_sibling(folder / "probe")
-    try:
-        with first.open("xb") as file:
-            files.write(file, b"paren")
-            files.sync(file)
-        files.rename(first, second)
-        second.unlink()
-        files.sync_folder(folder)
-    except OSError as error:
-        first.unlink(missing_ok=True)
-        raise not_writable(folder, error) from error
-
-
-def check_space(folder: Path, state_bytes: int, checkpoints: int, best_bytes: int) -> None:
+def check_space(folder: Place, state_bytes: int, checkpoints: int, best_bytes: int) -> None:
     """Raises E-RUN-006 unless `checkpoints` more checkpoints of `state_bytes` each, and `best_bytes` for the best
-    parameters, fit into the folder's disk."""
+    parameters, fit where it is known how much does."""
     needed = state_bytes * checkpoints + best_bytes + SPARE
-    free = shutil.disk_usage(folder).free
-    if free < needed:
+    free = folder.free()
+    if free is not None and free < needed:
         raise ParenError(
             "E-RUN-006",
             f"{folder} has {show_bytes(free)} free, and the run needs {show_bytes(needed)} "
@@ -238,11 +242,3 @@ def _difference(stored: Mapping[str, Any], experiment: Experiment) -> str:
 
 def _plain(value: Any) -> Json:
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def not_writable(path: Path, error: OSError) -> ParenError:
-    """E-RUN-005, with the system's reason."""
-    reason = (error.strerror or str(error)).lower()
-    return ParenError(
-        "E-RUN-005", f"{path} is not writable ({reason})", fix="take another --out, or make the folder writable"
-    )

@@ -5,7 +5,7 @@ the bytes after the header; `__metadata__` for strings), the raw bytes of the te
 
 Every byte is hashed once, on other threads than the one that writes: hashing takes about as long as the disk. So the
 digest of a file is not that of its bytes, but of its header and of the digests of its tensors. Another thread lets the
-disk take what is written while more is written.
+place keep what is written while more is written.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from operator import methodcaller
 from types import TracebackType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from paren.ir.op import Array
 from paren.runtime.array import AnyArray, DeviceArray, parts
 from paren.text.errors import InternalError
-from paren.train.files import Files
+from paren.train.places.place import Readable, Sink
 
 T = TypeVar("T")
 Check = Callable[[str, Array], None]
@@ -75,12 +75,13 @@ class MalformedFile(Exception):
 
 
 def write_tensors(
-    files: Files, path: Path, arrays: Mapping[str, AnyArray], metadata: Mapping[str, str], check: Check | None = None
+    sink: Sink, arrays: Mapping[str, AnyArray], metadata: Mapping[str, str], check: Check | None = None
 ) -> Written:
-    """Writes a new file and returns when it is on the disk.
+    """Writes the whole content of a new file.
 
     `arrays`: name -> C-contiguous array; those on a device cross to host memory chunk by chunk. `check(name, chunk)` is
-    called on every chunk before it is written, and may raise. Nothing may change the arrays meanwhile. Raises OSError.
+    called on every chunk before it is written, and may raise. Nothing may change the arrays meanwhile. Raises what the
+    sink does.
     """
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     head = _header({name: arrays[name] for name in names}, metadata)
@@ -88,10 +89,10 @@ def write_tensors(
     written = 0
     digests = {name: hashlib.sha256() for name in names}
     threads = [_Thread("hashing") for _ in range(HASHING)]
-    with path.open("xb") as file, _Thread("pushing") as pushing, ExitStack() as stack:
+    with _Thread("pushing") as pushing, ExitStack() as stack:
         for thread in threads:
             stack.enter_context(thread)
-        files.write(file, start)
+        sink.write(start)
         for name in names:
             thread = min(threads, key=lambda each: each.bytes)
             for part in chunks(name, arrays[name]):
@@ -99,15 +100,14 @@ def write_tensors(
                 if check is not None:
                     check(name, chunk)
                 thread.give(chunk.nbytes, digests[name].update, _bytes(chunk))
-                files.write(file, _bytes(chunk))
+                sink.write(_bytes(chunk))
                 written += chunk.nbytes
                 if written - pushing.bytes >= PUSHED:
-                    pushing.give(written - pushing.bytes, files.sync, file)
+                    pushing.give(written - pushing.bytes, methodcaller("push"), sink)
                 if chunk is not part:
                     thread.catch_up(COPIES)
         for thread in (pushing, *threads):
             thread.catch_up(0)
-        files.sync(file)
     tensors = {name: digest.hexdigest() for name, digest in digests.items()}
     size = len(start) + sum(array.nbytes for array in arrays.values())
     return Written(size, file_digest(start, tensors.values()), tensors)
@@ -119,7 +119,7 @@ def file_digest(head: bytes, tensors: Iterable[str]) -> str:
     return hashlib.sha256(head + b"".join(map(bytes.fromhex, tensors))).hexdigest()
 
 
-def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, str], bytes]:
+def read_header(file: Readable, size: int) -> tuple[dict[str, Entry], dict[str, str], bytes]:
     """Entries, metadata, and the raw bytes up to the first tensor, of an open file of `size` bytes.
 
     Raises `MalformedFile` unless every tensor lies inside the file with as many bytes as its type needs.
@@ -146,7 +146,7 @@ def read_header(file: BinaryIO, size: int) -> tuple[dict[str, Entry], dict[str, 
     return entries, metadata, prefix + raw
 
 
-def read_into(file: BinaryIO, array: AnyArray) -> str:
+def read_into(file: Readable, array: AnyArray) -> str:
     """Fills a C-contiguous array from the file's position on; gives the SHA-256 of its bytes. Raises `MalformedFile` if
     the file ends."""
     digest = hashlib.sha256()
@@ -155,7 +155,7 @@ def read_into(file: BinaryIO, array: AnyArray) -> str:
         data = _bytes(chunk)
         done = 0
         while done < data.nbytes:
-            count = file.readinto(data[done:])  # type: ignore[attr-defined]
+            count = file.readinto(data[done:])
             if not count:
                 raise MalformedFile("the file ends inside a tensor")
             done += count

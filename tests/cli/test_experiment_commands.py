@@ -161,7 +161,7 @@ def test_run_passes_its_options_on_and_prints_the_folder(interface: Interface, w
         "steps": 5,
         "device": "reference",
         "out": Path("o"),
-        "checkpoints": Path("c"),
+        "checkpoints": "c",
         "resume": "auto",
         "threads": 2,
         "patterns": True,

@@ -14,6 +14,7 @@ from paren.api import Experiment
 from paren.run import Run
 from paren.train.manifest import Manifest
 from paren.train.metrics import without_measured
+from paren.train.places.disk import DiskFolder
 from paren.train.status import Status, read_status
 
 STEPS = 20
@@ -166,7 +167,7 @@ def newest(out: Path) -> Path:
 def final_state(out: Path) -> dict[str, object]:
     """All that a run leaves and that equal runs have in common: bytes of every slot, loop, best parameters."""
     folder = newest(out)
-    manifest = Manifest.read(folder)
+    manifest = Manifest.read(DiskFolder(folder))
     best = json.loads((out / "best" / "manifest.json").read_bytes())
     files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     files |= {

@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_format(trial: Trial, half: Path, version: int) 
     assert code == 1
     refusal(
         "E-CKPT-005",
-        f"the checkpoint {newest(half)} is of format {version}, and this paren reads format 2",
+        f"the checkpoint {newest(half)} is of format {version}, and this paren reads format 3",
         shown,
     )
     code, _, shown = run(*trial.command(half, "--resume", "latest"))

@@ -20,9 +20,10 @@ from paren.train import tensor_file
 from paren.train.checkpoint import CheckpointStore, restore
 from paren.train.files import Files
 from paren.train.manifest import Manifest
+from paren.train.places.disk import DiskFolder, create_file
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.state import BestRecord, LoopState
-from paren.train.tensor_file import MalformedFile, file_digest, read_header, write_tensors
+from paren.train.tensor_file import MalformedFile, Written, file_digest, read_header, write_tensors
 
 DTYPES = ["float64", "float32", "int64", "int32", "uint32", "uint8", "bool"]
 
@@ -41,7 +42,7 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path_factory, shapes,
     arrays = {f"tensor.{i}/ä": (random.random(shape) * 100).astype(dtype) for i, (dtype, shape) in enumerate(shapes)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_file, "CHUNK", chunk)
-        written = write_tensors(Files(), path, arrays, {"format": "paren"})
+        written = write_file(Files(), path, arrays, {"format": "paren"})
     read = safetensors.numpy.load_file(path)
     assert read.keys() == arrays.keys()
     for name, array in arrays.items():
@@ -54,6 +55,11 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path_factory, shapes,
     assert written.tensors == {name: hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in order}
     assert written.digest == file_digest(content[:end], [written.tensors[name] for name in order])
     assert written.digest == hashlib.sha256(content[:end] + _digests(arrays, order)).hexdigest()
+
+
+def write_file(files: Files, path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> Written:
+    with create_file(path, files) as sink:
+        return write_tensors(sink, arrays, metadata)
 
 
 def _digests(arrays: dict[str, np.ndarray], order: list[str]) -> bytes:
@@ -72,7 +78,7 @@ def test_writing_makes_no_copy_of_a_tensor(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_file, "CHUNK", 64)
-        write_tensors(Watching(), tmp_path / "x", {"a": array}, {})
+        write_file(Watching(), tmp_path / "x", {"a": array}, {})
     assert seen == [False] + [True] * 7
 
 
@@ -90,13 +96,13 @@ def test_what_the_disk_says_while_more_is_written_is_not_lost(tmp_path, monkeypa
             super().sync(file)
 
     with pytest.raises(OSError, match="I/O error"):
-        write_tensors(Failing(), tmp_path / "x", {"a": np.arange(200, dtype=np.float32)}, {})
+        write_file(Failing(), tmp_path / "x", {"a": np.arange(200, dtype=np.float32)}, {})
     assert threads[:2] == ["paren-pushing"] * 2
 
 
 def test_a_slot_that_is_not_contiguous_is_a_fault_of_the_engine(tmp_path):
     with pytest.raises(InternalError, match="internal error in checkpoint: slot 'a' is not contiguous"):
-        write_tensors(Files(), tmp_path / "x", {"a": np.zeros((4, 4), np.float32)[:, ::2]}, {})
+        write_file(Files(), tmp_path / "x", {"a": np.zeros((4, 4), np.float32)[:, ::2]}, {})
 
 
 @pytest.mark.parametrize(
@@ -142,8 +148,8 @@ def test_a_checkpoint_restores_every_slot_in_place(tmp_path):
     store = make_store(tmp_path)
     engine = engine_at(5)
     checkpoint = save(store, 500, engine)
-    assert checkpoint.folder == tmp_path / "000500"
-    assert sorted(path.name for path in checkpoint.folder.iterdir()) == [
+    assert checkpoint.folder == DiskFolder(tmp_path / "000500")
+    assert sorted(path.name for path in checkpoint.folder.path.iterdir()) == [
         "manifest.json",
         "optimizer.safetensors",
         "parameters.safetensors",
@@ -165,7 +171,7 @@ def test_a_manifest_says_what_is_needed_to_resume(tmp_path):
     assert manifest.slots["linear.weight/momentum"].role == "moment"
     assert manifest.slots["linear.weight"].file == "parameters.safetensors"
     assert manifest.slots["linear.weight"].shape == (4,)
-    size = (second.folder / "parameters.safetensors").stat().st_size
+    size = (second.folder.path / "parameters.safetensors").stat().st_size
     assert manifest.files["parameters.safetensors"].size == size
 
 
@@ -181,7 +187,7 @@ def test_the_loop_state_comes_back_whole(tmp_path):
 
 def test_only_the_parameters_can_be_read_alone(tmp_path):
     checkpoint = save(make_store(tmp_path), 1)
-    (checkpoint.folder / "optimizer.safetensors").unlink()
+    (checkpoint.folder.path / "optimizer.safetensors").unlink()
     slots = {"linear.weight": np.zeros(4, np.float32)}
     restore(checkpoint, slots)
     assert slots["linear.weight"].tobytes() == engine_at(1).state["linear.weight"].tobytes()
@@ -356,16 +362,16 @@ def test_latest_of_an_empty_place(tmp_path):
     assert find_checkpoints(make_store(tmp_path), "auto", False).checkpoints == []
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "x", None])
+@pytest.mark.parametrize("version", [0, 1, 2, "x", None])
 def test_another_format_version(tmp_path, version):
     store = make_store(tmp_path)
-    folder = save(store, 1).folder
+    folder = save(store, 1).folder.path
     content = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**content, "format": version}))
     with pytest.raises(ParenError) as caught:
         find_checkpoints(store, str(folder), False)
     assert caught.value.code == "E-CKPT-005"
-    assert caught.value.message == f"the checkpoint {folder} is of format {version}, and this paren reads format 2"
+    assert caught.value.message == f"the checkpoint {folder} is of format {version}, and this paren reads format 3"
     with pytest.raises(ParenError) as caught:
         find_checkpoints(store, "latest", False)
     assert [note.message for note in caught.value.notes] == [f"000001: format {version}"]

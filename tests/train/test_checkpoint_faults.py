@@ -11,6 +11,7 @@ from training_fakes import FaultyFiles, Killed, Trial, engine_at, make_store, ru
 
 from paren.text.errors import ParenError
 from paren.train.files import Files
+from paren.train.places.disk import DiskFolder
 from paren.train.resume import find_checkpoints, restore_newest
 
 
@@ -43,7 +44,7 @@ def test_a_kill_at_every_operation_of_a_save_leaves_a_whole_checkpoint(tmp_path,
         else:
             assert place >= count - 2
         again = make_store(root)
-        again.clean()
+        again.root.clean()
         assert not list(root.glob(".temporary*"))
         engine = engine_at(9)
         found = restore_newest(again, find_checkpoints(again, "latest", False), engine.slots(), engine.roles)
@@ -88,7 +89,7 @@ def test_a_fault_that_stays_is_an_error_with_path_and_bytes(tmp_path, code, atte
         tried.append(name)
         return OSError(code, "No luck")
 
-    store.files = FaultyFiles(fails=fails)
+    store.root = DiskFolder(tmp_path, FaultyFiles(fails=fails))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 58, 42))
     with pytest.raises(ParenError) as caught:
         save(store, 2)
@@ -186,7 +187,7 @@ def test_a_publication_that_fails_puts_the_replaced_one_back(tmp_path):
                 return OSError(errno.EACCES, "Permission denied")
         return None
 
-    store.files = FaultyFiles(fails=fails)
+    store.root = DiskFolder(tmp_path, FaultyFiles(fails=fails))
     with pytest.raises(ParenError, match="E-CKPT-008"):
         save(store, 2, engine_at(22))
     engine = engine_at(9)

@@ -16,6 +16,7 @@ from paren.ir.program import Best, Diagnostic
 from paren.text.errors import ParenError
 from paren.train.manifest import Manifest
 from paren.train.metrics import without_measured
+from paren.train.places.disk import DiskFolder
 from paren.train.read_run import read_annotations, read_metrics
 
 SPAN = run_form().keep_best.span
@@ -145,7 +146,7 @@ def test_checkpoints_of_a_resume_name_the_one_they_continue(tmp_path):
     trial = Trial(tmp_path / "run")
     trial.start(steps=5)
     trial.start(resume="latest")
-    manifests = [Manifest.read(path) for path in sorted((trial.out / "checkpoints").glob("0*"))]
+    manifests = [Manifest.read(DiskFolder(path)) for path in sorted((trial.out / "checkpoints").glob("0*"))]
     assert [manifest.step for manifest in manifests] == [4, 5, 8, 12]
     assert [manifest.parent for manifest in manifests] == [None, *[manifest.id for manifest in manifests[:-1]]]
 

@@ -206,13 +206,24 @@ def test_a_damaged_run_file(tmp_path, content):
 
 
 def test_a_place_for_checkpoints_belongs_to_one_run(tmp_path):
-    place = tmp_path / "place"
+    place = str(tmp_path / "place")
     first = Trial(tmp_path / "a")
     first.start(steps=4, checkpoints=place)
-    assert (place / "000004" / "manifest.json").exists()
+    assert (tmp_path / "place" / "000004" / "manifest.json").exists()
     first.start(resume="latest", checkpoints=place)
     error = refused(Trial(tmp_path / "b"), checkpoints=place)
     assert error.code == "E-RUN-015"
+    assert error.fix == (
+        "take another --checkpoints, one for each run; with a new --out, --resume latest goes on with that run"
+    )
+
+
+def test_a_place_for_checkpoints_is_used_by_one_process_at_a_time(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    with RunLock(place):
+        error = refused(Trial(tmp_path / "a"), checkpoints=str(place))
+    assert error.code == "E-RUN-004"
 
 
 # ---- steps ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from paren.train.checkpoint import CheckpointStore
 from paren.train.files import Files
 from paren.train.manifest import Manifest
 from paren.train.metrics import without_measured
+from paren.train.places.disk import DiskFolder
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.saving import Saver
 from paren.train.state import LoopState
@@ -37,7 +38,7 @@ class Gate(Files):
 
 
 def make_saver(store: CheckpointStore, engine: LinearEngine, state: LoopState, notices: list[str]) -> Saver:
-    best = BestStore(store.root / "best")
+    best = BestStore(store.root.child("best"))
     return Saver(store, best, state, engine.slots(), engine.roles, notices.append, copies=True)
 
 
@@ -61,14 +62,14 @@ def test_what_is_written_is_the_state_of_its_step_although_training_has_gone_on(
         for array in engine.slots().values():
             array += 1
         state.step, state.samples = 2, 16
-        assert not list(store.root.glob("0*"))
+        assert not list(store.root.path.glob("0*"))
         saver.settle()
         gate.opened.set()
     expected = make_store(tmp_path / "between").save(
         engine_at(3).slots(), engine.roles, LoopState(step=1, samples=8), 10
     )
-    manifest = Manifest.read(store.root / "000001")
-    assert checkpoint_files(store.root / "000001") == checkpoint_files(expected.folder)
+    manifest = Manifest.read(store.root.child("000001"))
+    assert checkpoint_files(store.root.path / "000001") == checkpoint_files(expected.folder.path)
     assert (manifest.slots, manifest.files, manifest.loop) == (
         expected.manifest.slots,
         expected.manifest.files,
@@ -82,7 +83,7 @@ def test_a_run_writes_the_same_aside_as_between_steps(tmp_path):
     for step in range(2, 13, 2):
         name = f"checkpoints/{step:06d}"
         assert checkpoint_files(aside.out / name) == checkpoint_files(between.out / name)
-        one, other = Manifest.read(aside.out / name), Manifest.read(between.out / name)
+        one, other = (Manifest.read(DiskFolder(each.out / name)) for each in (aside, between))
         assert (one.loop, one.slots, one.step, one.sequence) == (other.loop, other.slots, other.step, other.sequence)
         lines = (aside.out / "metrics.jsonl").read_bytes()[: one.metrics_bytes].decode().splitlines()
         expected = (between.out / "metrics.jsonl").read_bytes()[: other.metrics_bytes].decode().splitlines()
@@ -108,7 +109,7 @@ def test_a_save_waits_for_the_one_before(tmp_path):
         threading.Timer(0.05, gate.opened.set).start()
         saver.save(0, lambda: None, goes_on=True)
         assert (tmp_path / "000001").is_dir()
-    first, second = (Manifest.read(tmp_path / name) for name in ("000001", "000002"))
+    first, second = (Manifest.read(DiskFolder(tmp_path / name)) for name in ("000001", "000002"))
     assert (second.parent, second.sequence) == (first.id, 2)
 
 
@@ -230,7 +231,7 @@ def test_a_kill_at_every_operation_of_a_write_aside_leaves_a_whole_checkpoint(tm
     place = 0
     while run_until(place, root := tmp_path / str(place)):
         again = make_store(root)
-        again.clean()
+        again.root.clean()
         engine = engine_at(9)
         found = restore_newest(again, find_checkpoints(again, "latest", False), engine.slots(), engine.roles)
         step = found.manifest.step
@@ -245,14 +246,14 @@ def test_the_best_of_a_checkpoint_that_is_being_written_is_kept(tmp_path):
     gate = Gate()
     store = make_store(tmp_path / "checkpoints", files=gate)
     engine, state = engine_at(1), LoopState(step=1)
-    best = BestStore(tmp_path / "best")
+    best = BestStore(DiskFolder(tmp_path / "best"))
     state.best = best.save(engine.slots(), engine.roles, 1, "loss", 2.0)
     with Saver(store, best, state, engine.slots(), engine.roles, [].append, copies=True) as saver:
         saver.save(0, lambda: None, goes_on=True)
         state.best = best.save(engine.slots(), engine.roles, 2, "loss", 1.0)
         saver.settle()
         gate.opened.set()
-    assert sorted(path.name for path in best.folder.glob("p*")) == [
+    assert sorted(path.name for path in best.folder.path.glob("p*")) == [
         "parameters-000001.safetensors",
         "parameters-000002.safetensors",
     ]

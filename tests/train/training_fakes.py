@@ -19,6 +19,7 @@ from paren.train.checkpoint import Checkpoint, CheckpointStore
 from paren.train.engine import StepSums
 from paren.train.experiment import Experiment, Prepared, RunOptions, SplitData
 from paren.train.files import Files
+from paren.train.places.disk import DiskFolder
 from paren.train.progress import Silent
 from paren.train.run import Outcome, Start
 from paren.train.signals import StopSignals
@@ -314,9 +315,9 @@ class FaultyFiles(Files):
         super().sync_folder(folder)
 
 
-def make_store(root: Path, **changes: Any) -> CheckpointStore:
+def make_store(root: Path, files: Files | None = None, **changes: Any) -> CheckpointStore:
     values = {"run": "r", "program": "p" * 64, "identity": {}, "versions": {"paren": "0"}, "keep": 100}
-    return CheckpointStore(root, **{**values, **changes})
+    return CheckpointStore(DiskFolder(root, files or Files()), **{**values, **changes})
 
 
 def engine_at(seed: int) -> LinearEngine:

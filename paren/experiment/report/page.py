@@ -18,8 +18,7 @@ from paren.experiment.report.sweeps import sweeps
 from paren.experiment.report.tables import job_table, metric_tables
 from paren.experiment.report.times import read_time, seconds_of, show_time
 from paren.experiment.results import look_up, numbers, series_columns
-from paren.train.files import Files, write_atomically
-from paren.train.run_directory import not_writable
+from paren.train.files import Files, not_writable, write_atomically
 
 FILE = "report.html"
 _STATES = ("done", "complete", "running", "waiting", "stopped", "failed")
