@@ -24,10 +24,14 @@ from paren.parallel.combination import Combination
 from paren.parallel.exchange import NO_STEPS
 from paren.parallel.tree import Tree
 from paren.passes.assemble import (
+    FIRST_SCALE,
+    LEAST_SCALE,
     LOSS,
+    LOSS_SCALE,
     RATE,
     SCALE,
     SQUARES,
+    STEADY,
     STOP,
     UPDATE,
     UPDATES,
@@ -58,7 +62,10 @@ REGISTERS = {
     STOP: TensorType(DType.INT32, ()),
     UPDATES: TensorType(DType.INT32, ()),
     UPDATE: TensorType(DType.FLOAT32, ()),
+    LOSS_SCALE: TensorType(DType.FLOAT32, ()),
+    STEADY: TensorType(DType.INT32, ()),
 }
+SCALER = {"scaler/loss-scale": LOSS_SCALE, "scaler/steady": STEADY}  # state by slot name, where the loss is scaled
 
 
 class _Chunk:
@@ -249,8 +256,9 @@ class CompiledEngine:
 
     @cached_property
     def roles(self) -> Mapping[str, str]:
-        """Slot name -> parameter, moment or average."""
+        """Slot name -> parameter, moment, average or scaler."""
         roles = {slot.name: "parameter" for slot in self.program.parameters}
+        roles |= dict.fromkeys(SCALER, "scaler") if self.program.scales_loss else {}
         for group in self.program.updates:
             for name in group.parameters:
                 roles |= {f"{name}/{moment}": "moment" for moment in group.moments}
@@ -267,6 +275,8 @@ class CompiledEngine:
         """Live views of all persistent state by slot name."""
         layout = self.layout
         slots = {name: layout.view(self._parameters, name) for name in layout.offsets}
+        if self.program.scales_loss:
+            slots |= {name: self._registers[register] for name, register in SCALER.items()}
         for group in self.program.updates:
             begin = layout.groups[group.number][0]
             for name in group.parameters:
@@ -282,6 +292,7 @@ class CompiledEngine:
         parameters = {name: self.layout.view(self._parameters, name) for name in self.layout.offsets}
         drawn = {"$seed": place(self.device, np.array(seed % 2**32, np.uint32))}
         self._initialize.run(parameters, drawn, self._arena)
+        self._registers[LOSS_SCALE][...] = FIRST_SCALE
         if self._averages is not None:
             self._averages[...] = self._parameters[: self.layout.trained]
 
@@ -426,7 +437,19 @@ class CompiledEngine:
         loss, weight, squares, *rates = map(float, self._read)
         norm = math.sqrt(squares) / weight if weight else math.nan
         exchanged = self._combine.last if self._combine is not None else NO_STEPS
-        return StepSums(loss, weight, norm, rates[0] if rates else None, exchanged)
+        lowered = None
+        if self.program.scales_loss and weight and math.isfinite(loss) and not math.isfinite(norm):
+            lowered = self._lower_scale()
+        return StepSums(loss, weight, norm, rates[0] if rates else None, exchanged, lowered)
+
+    def _lower_scale(self) -> float | None:
+        """Halves the scale of the loss, as a gradient left the range of float16; None if it is the least already."""
+        scale = float(self._registers[LOSS_SCALE])
+        if scale <= LEAST_SCALE:
+            return None
+        self._registers[LOSS_SCALE][...] = scale / 2
+        self._registers[STEADY][...] = 0
+        return scale / 2
 
     @property
     def evaluated(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 | stage | from -> to | verified by |
 |---|---|---|
 | simplify | graph -> graph: algebra, common subexpressions, dead nodes | `ir.verify` |
+| widening | graph -> graph: products of a type that the device does not multiply | `ir.verify` |
 | portions | graph -> graph: sums over the examples of a small graph in equal portions, for a CPU | `ir.verify` |
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
 | joining | graph -> graph: gradients of attention side by side, where the device has a step for it | `ir.verify` |
@@ -42,6 +43,7 @@ from paren.plan.schedule import schedule
 from paren.plan.tile import tile
 from paren.plan.traits import CPU, Traits
 from paren.plan.verify_kernel import verify_kernel
+from paren.plan.widening import widen_products
 
 
 def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
@@ -50,6 +52,9 @@ def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
     verify(graph, "assemble")
     simple = simplify(graph)
     verify(simple, "simplify")
+    if not traits.multiplies_float16:
+        simple = widen_products(simple)
+        verify(simple, "widening")
     if traits.portions:
         simple = sum_in_portions(simple)
         verify(simple, "portions")

@@ -37,6 +37,7 @@ RUNS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
     ("gpt", None, ()),
     ("gpt", "smoke", ('precision="bfloat16"',)),
     ("gpt", "gpt2", ('precision="bfloat16"',)),
+    ("gpt", "gpt2", ('precision="float16"',)),
 )
 
 
@@ -74,7 +75,7 @@ def kernels_of_operations() -> dict[str, CudaKernel]:
     kernels = [*_elementwise()]
     for op in OPS.values():
         for sample in op.samples(generator) if op.kind != "contract" else ():  # those are the library's
-            for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16):
+            for dtype in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16):
                 kernels += _of_sample(op, sample, dtype)
     return {kernel.name: kernel for kernel in kernels}
 

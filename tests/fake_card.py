@@ -19,7 +19,7 @@ from paren.runtime.cuda.products import Gemm, Operand
 from paren.runtime.memory import allocate
 
 Launchable = Callable[[int, int, Sequence[int]], None]  # blocks, threads, arguments
-FUSED = {DType.BFLOAT16: DType.FLOAT32}
+FUSED = {DType.BFLOAT16: DType.FLOAT32, DType.FLOAT16: DType.FLOAT32}
 
 
 class FakeCard:
@@ -143,7 +143,7 @@ def _flat(step: Attention, id: int, address: int) -> Array:
     else:
         parts = [(heads, step.size_of(number)) for number, heads in enumerate(step.operands)]
         parts += [(heads, step.size_of(number)) for number, heads in enumerate(step.results) if heads is not None]
-        dtype = DType.BFLOAT16
+        dtype = step.dtype
         size = 1 + max(
             heads.offset + sum((count - 1) * by for count, by in zip(size, (*heads.strides, 1), strict=True))
             for heads, size in parts

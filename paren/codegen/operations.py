@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paren.codegen.scalar import UNARY
+from paren.codegen.short import write_rounded
 from paren.codegen.writer import BITS, VALUE, Writer, literal, real
 from paren.ir.types import DType
 from paren.text.errors import InternalError
@@ -48,10 +49,10 @@ class Operation:
         w = self.writer
         if source == target:
             return a
-        if source == DType.BFLOAT16:
+        if source.is_short:
             return self.cast(a, DType.FLOAT32, target)
-        if target == DType.BFLOAT16:
-            return self._rounded(self.cast(a, source, DType.FLOAT32))
+        if target.is_short:
+            return write_rounded(w, self.cast(a, source, DType.FLOAT32), target)
         from_, to = VALUE[source], VALUE[target]
         if target == DType.BOOL:
             if source.is_float:
@@ -70,17 +71,6 @@ class Operation:
             return a
         narrower = BITS[from_] > BITS[to]
         return w.value(f"{'trunc' if narrower else 'zext' if unsigned else 'sext'} {from_} {a} to {to}")
-
-    def _rounded(self, a: str) -> str:
-        """A float rounded to the nearest bfloat16, to the even one of two; in integers, so that subnormals stay, as
-        the processor's own conversion does not keep them."""
-        w = self.writer
-        bits = w.value(f"bitcast float {a} to i32")
-        odd = w.value(f"lshr i32 {w.value(f'shl i32 {bits}, 15')}, 31")
-        carried = w.value(f"add i32 {w.value(f'add i32 {bits}, 32767')}, {odd}")
-        missing = w.value(f"or i32 {bits}, {1 << 22}")  # quiet, whatever its payload
-        whole = w.select(w.value(f"fcmp uno float {a}, {real(0.0)}"), "i32", missing, carried)
-        return w.value(f"bitcast i32 {w.value(f'and i32 {whole}, {-(1 << 16)}')} to float")
 
     def maximum(self, a: str, b: str, dtype: DType, least: bool = False) -> str:
         """The larger (or smaller) value; not a number if either is."""

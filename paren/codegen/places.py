@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from paren.codegen.loops import may_miss
 from paren.codegen.nest import ENTRY, Nest
+from paren.codegen.short import write_packed, write_widened
 from paren.codegen.writer import MEMORY, VALUE, Writer, literal
 from paren.ir.types import DType
 from paren.plan.kernel import Access, Index, Kernel
@@ -67,18 +68,16 @@ class Places:
     def get(self, nest: Nest, level: int, dtype: DType, place: str) -> str:
         w = nest.head(level)
         name = w.value(f"load {MEMORY[dtype]}, ptr {place}, align {dtype.bytes}{nest.note(level)}")
-        if dtype == DType.BFLOAT16:
-            wide = w.value(f"shl i32 {w.value(f'zext i16 {name} to i32')}, 16")
-            return w.value(f"bitcast i32 {wide} to float")
+        if dtype.is_short:
+            return write_widened(w, name, dtype)
         return w.value(f"icmp ne i8 {name}, 0") if dtype == DType.BOOL else name
 
     def put(self, nest: Nest, level: int, name: str, dtype: DType, place: str) -> None:
         w = nest.head(level)
         if dtype == DType.BOOL:
             name = w.value(f"zext i1 {name} to i8")
-        elif dtype == DType.BFLOAT16:
-            upper = w.value(f"lshr i32 {w.value(f'bitcast float {name} to i32')}, 16")
-            name = w.value(f"trunc i32 {upper} to i16")
+        elif dtype.is_short:
+            name = write_packed(w, name, dtype)
         w.put(f"store {MEMORY[dtype]} {name}, ptr {place}, align {dtype.bytes}{nest.note(level)}")
 
     def load(self, nest: Nest, level: int, access: Access, dtype: DType, fill: float | int | bool) -> str:

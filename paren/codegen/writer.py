@@ -10,18 +10,19 @@ import numpy as np
 from paren.ir.types import DType
 
 # The type of a value in a register; a bool is stored as one byte, 0 or 1. A bfloat16 is a float whose low half is 0,
-# and is stored as its upper half.
+# and is stored as its upper half; a float16 is a float that is one's value.
 VALUE = {
     DType.FLOAT64: "double",
     DType.FLOAT32: "float",
     DType.BFLOAT16: "float",
+    DType.FLOAT16: "float",
     DType.INT64: "i64",
     DType.INT32: "i32",
     DType.UINT32: "i32",
     DType.UINT8: "i8",
     DType.BOOL: "i1",
 }
-MEMORY = {**VALUE, DType.BFLOAT16: "i16", DType.BOOL: "i8"}
+MEMORY = {**VALUE, DType.BFLOAT16: "i16", DType.FLOAT16: "i16", DType.BOOL: "i8"}
 BITS = {"double": 64, "float": 32, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1}
 
 

@@ -135,7 +135,7 @@ def run_graphs(program: Program, traits: Traits = CPU) -> dict[str, RunGraph]:
     graphs = {
         "initialize": RunGraph(program.initialize, tuple(slot.name for slot in program.parameters)),
         "accumulate": _accumulate(program, layout, attends),
-        "finish": _filling(finish_graph(layout.trained, program.run.clip, span)),
+        "finish": _filling(finish_graph(layout.trained, program.run.clip, span, program.scales_loss)),
         "evaluate": RunGraph(evaluation(program, attends)),
     }
     shared: dict[int, RunGraph] = {}

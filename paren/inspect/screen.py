@@ -102,7 +102,7 @@ def _time(report: Explanation) -> list[Labelled]:
         for region in graph.regions
         if region.cost.flops
     )
-    dtype = DType.BFLOAT16 if report.program.run.precision == DType.BFLOAT16.value else DType.FLOAT32
+    dtype = DType.FLOAT32 if report.program.run.precision == "off" else DType(report.program.run.precision)
     rate = report.program.run.batch / max(report.seconds, 1e-12)
     work = f"{show_scaled(cost.flops, 'FLOP')} of products, {show_scaled(cost.bytes, 'B')} moved"
     share = f"{100 * products / max(report.seconds, 1e-12):.0f} % of it with products"

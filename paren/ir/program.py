@@ -272,6 +272,11 @@ class Program:
     rounds: bool = False  # whether gradients are rounded to bfloat16 between nodes
 
     @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are those of the loss times a scale, so that they fit into float16."""
+        return self.run.precision == "float16"
+
+    @property
     def calls(self) -> int:
         """Calls of the training graph in one step, on each rank."""
         return self.run.microbatches // self.ranks // self.stacking

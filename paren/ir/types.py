@@ -15,13 +15,14 @@ import numpy.typing as npt
 class DType(Enum):
     """Element types. The value is the name in programs, dumps and files.
 
-    `bfloat16` is a type of storage: the upper half of a float32. Values are moved, cast, compared for equality and
-    multiplied by `contract` in it; all other arithmetic is done in float32.
+    `bfloat16`, the upper half of a float32, and `float16`, IEEE 754's, are types of storage. Values are moved, cast,
+    compared for equality and multiplied by `contract` in them; all other arithmetic is done in float32.
     """
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
     INT64 = "int64"
     INT32 = "int32"
     UINT32 = "uint32"
@@ -38,7 +39,12 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.FLOAT64, DType.FLOAT32, DType.BFLOAT16)
+        return self in (DType.FLOAT64, DType.FLOAT32) or self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is a float of two bytes: for storage and products."""
+        return self in (DType.BFLOAT16, DType.FLOAT16)
 
     @property
     def is_integer(self) -> bool:
@@ -78,8 +84,9 @@ class TensorType:
 
     @property
     def gradient(self) -> TensorType:
-        """The type of gradients of such a value: its own, but float32 for bfloat16, so that they add up in float32."""
-        return TensorType(DType.FLOAT32, self.shape) if self.dtype is DType.BFLOAT16 else self
+        """The type of gradients of such a value: its own, but float32 for short floats, so that they add up in
+        float32."""
+        return TensorType(DType.FLOAT32, self.shape) if self.dtype.is_short else self
 
     def __str__(self) -> str:
         return f"{self.dtype}[{' '.join(map(str, self.shape))}]"

@@ -27,10 +27,10 @@ def elementwise(session: Session, site: Site, name: str, op: str, operands: Sequ
             notes=mismatch_notes(tensors),
             fix="cast them first: (cast x float32)",
         )
-    if dtype == DType.BFLOAT16 and op not in ("eq", "ne"):
+    if dtype.is_short and op not in ("eq", "ne"):
         raise session.error(
             "E-TYPE-005",
-            f"{name} does not compute in bfloat16, which is for storage and products",
+            f"{name} does not compute in {dtype}, which is for storage and products",
             site,
             notes=mismatch_notes(tensors),
             fix="cast first: (cast x float32)",

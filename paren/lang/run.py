@@ -150,18 +150,7 @@ def _seed(options: Options) -> int:
 
 
 def _precision(options: Options) -> str:
-    precision = options.choice("precision", ("off", "bfloat16", "float16"), default_word("precision"))
-    if precision == "float16":
-        options.session.record(
-            ParenError(
-                "E-DEFRUN-004",
-                ":precision float16 is not there yet, on any device",
-                options.place("precision"),
-                fix="write :precision bfloat16, which every device computes in, or off for float32",
-            )
-        )
-        return "off"
-    return precision
+    return options.choice("precision", ("off", "bfloat16", "float16"), default_word("precision"))
 
 
 def _best(options: Options, key: str, metrics: list[str]) -> Best | None:

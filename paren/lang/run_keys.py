@@ -60,10 +60,10 @@ RUN_KEYS = (
     RunKey("epochs", "an integer of at least 1", None, "`:steps` is needed", "Passes over the training data."),
     RunKey(
         "precision",
-        "`off` or `bfloat16`",
+        "`off`, `bfloat16` or `float16`",
         "off",
         "",
-        "Off computes in float32. With `bfloat16` products take bfloat16; parameters and sums stay in float32.",
+        "Off computes in float32. Else products take short floats; parameters and sums stay in float32.",
     ),
     RunKey(
         "evaluate-every",

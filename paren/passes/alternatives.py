@@ -41,14 +41,14 @@ def attention_of(offered: Node) -> Node:
 def against(attention: Node, precision: str) -> str | None:
     """Why libraries for cards do not compute an attention in one step, in a run of this precision; None if they do.
 
-    They multiply in bfloat16. Widths and orders of positions are those of cuDNN and of FlashAttention.
+    They multiply short floats. Widths and orders of positions are those of cuDNN and of FlashAttention.
     """
     q, k, v = (arg.type for arg in attention.args)
     width = q.shape[-1]
-    if q.dtype is DType.FLOAT32 and precision != "bfloat16":
-        return "it is in float32, and the step of the library in bfloat16"
-    if q.dtype not in (DType.FLOAT32, DType.BFLOAT16):
-        return f"the step of the library is in bfloat16, not {q.dtype}"
+    if q.dtype is DType.FLOAT32 and precision == "off":
+        return "it is in float32, and the step of the library in bfloat16 or float16"
+    if q.dtype is not DType.FLOAT32 and not q.dtype.is_short:
+        return f"the step of the library is in bfloat16 or float16, not {q.dtype}"
     if width != v.shape[-1]:
         return f"keys of width {width} and values of width {v.shape[-1]} differ"
     if width % ELEMENTS or width > WIDEST:

@@ -4,8 +4,10 @@ One step runs `accumulate` for every microbatch, then `finish`, then, unless tha
 gradients are sums over examples; the division by the global weight is the factor `$scale` of the update, so how a batch
 is split into microbatches cannot change the result by more than rounding.
 
-The graphs that run the model, all but finish and update, come in the precision of the run. `attends`: for a target that
-has a step for attention.
+The graphs that run the model, all but finish and update, come in the precision of the run. In float16, gradients are
+those of the loss times a scale that is a state, since small ones would vanish: the update divides by it too. It halves
+when a gradient leaves the range, a step that is then left out, and doubles after `GROWS_AFTER` updates. `attends`: for
+a target that has a step for attention.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from paren.text.errors import InternalError
 from paren.text.source import Span
 
 LOSS, WEIGHT, SQUARES = "$loss", "$weight", "$squares"  # sums over a step: float64
+LOSS_SCALE, STEADY = "$loss-scale", "$steady"  # float32[]; int32[], updates since it changed
+FIRST_SCALE, LEAST_SCALE, MOST_SCALE, GROWS_AFTER = 1024.0, 1.0, 2.0**24, 2000
 SCALE, STOP, UPDATES, UPDATE, RATE = "$scale", "$stop", "$updates", "update", "rate"
 WHOLE = TensorType(DType.FLOAT64, ())
 ROW = 1 << 16  # elements of the gradients that are squared and summed by one unit of work
@@ -43,7 +47,11 @@ def accumulation(program: Program, *, adding: bool, attends: bool = False) -> Gr
     trained = tuple(slot.name for slot in program.parameters if slot.group >= 0)
     parameters = {str(node.attrs["name"]): node for node in builder.inputs if node.attrs["role"] == "state"}
     used = [name for name in trained if name in parameters]
-    gradients = differentiate(builder, total, [parameters[name] for name in used])
+    scaled = total
+    if program.scales_loss:
+        scale = builder.input(LOSS_SCALE, total.type, "state", total.span)
+        scaled = builder.emit("mul", (total, scale), {}, total.span)
+    gradients = differentiate(builder, scaled, [parameters[name] for name in used])
     sums: dict[str, Node] = {
         LOSS: builder.cast(total, DType.FLOAT64),
         WEIGHT: builder.cast(total_weight, DType.FLOAT64),
@@ -56,13 +64,15 @@ def accumulation(program: Program, *, adding: bool, attends: bool = False) -> Gr
     return set_precision(builder.graph(outputs), program.run.precision, [gradient_slot(name) for name in used])
 
 
-def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
+def finish_graph(size: int, clip: float | None, span: Span, scaled: bool = False) -> Graph:
     """What a step's sums say about its update.
 
     States: `gradients` (float32[size], of the sum of losses), `$loss`, `$weight`, `$updates` (int32[], how many were
     made). Outputs: `$squares`, the sum of squares of the gradients; `$stop` (int32[]), 1 if there is no update, because
     a sum is not finite or the weight is not above 0; `$scale` (float32[]), 1 / weight, and less where the norm of
-    gradients / weight is above `clip`; `$updates`, one more unless `$stop`, and the same as float32, `update`.
+    gradients / weight is above `clip`; `$updates`, one more unless `$stop`, and the same as float32, `update`. If they
+    are `scaled`, the states `$loss-scale` and `$steady` are those of the next step unless `$stop`; `$squares` and
+    `$scale` are then of the gradients divided by this step's.
     """
     builder = Builder("finish")
     loss, weight = (builder.input(name, WHOLE, "state", span) for name in (LOSS, WEIGHT))
@@ -71,23 +81,44 @@ def finish_graph(size: int, clip: float | None, span: Span) -> Graph:
     def apply(operation: str, *operands: Node | float) -> Node:
         return builder.apply(operation, *operands, span=span)
 
+    divisor = weight
+    if scaled:
+        wide = builder.cast(
+            builder.input(LOSS_SCALE, TensorType(DType.FLOAT32, ()), "state", span), DType.FLOAT64, span
+        )
+        squares = apply("div", apply("div", squares, wide), wide)  # exact, as it is a power of two
+        divisor = apply("mul", weight, wide)
     finite = [apply("is_finite", total) for total in (loss, weight, squares)]
     counts = apply("and", apply("and", finite[0], finite[1]), apply("and", finite[2], apply("gt", weight, 0.0)))
-    scale = apply("div", 1.0, weight)
+    scale = apply("div", 1.0, divisor)
     if clip is not None:
         norm = apply("div", apply("sqrt", squares), weight)
         scale = apply("where", apply("gt", norm, clip), apply("mul", scale, apply("div", clip, norm)), scale)
     made = builder.input(UPDATES, TensorType(DType.INT32, ()), "state", span)
     number = apply("add", made, builder.cast(counts, DType.INT32, span))
-    return builder.graph(
-        {
-            SQUARES: squares,
-            SCALE: builder.cast(scale, DType.FLOAT32, span),
-            STOP: builder.cast(apply("not", counts), DType.INT32, span),
-            UPDATES: number,
-            UPDATE: builder.cast(number, DType.FLOAT32, span),
-        }
-    )
+    outputs = {
+        SQUARES: squares,
+        SCALE: builder.cast(scale, DType.FLOAT32, span),
+        STOP: builder.cast(apply("not", counts), DType.INT32, span),
+        UPDATES: number,
+        UPDATE: builder.cast(number, DType.FLOAT32, span),
+    }
+    return builder.graph(outputs | (_next_scale(builder, counts, span) if scaled else {}))
+
+
+def _next_scale(builder: Builder, counts: Node, span: Span) -> dict[str, Node]:
+    """The scale of the next step's loss, and how many updates were made with it; both as they are unless this step
+    `counts`."""
+
+    def apply(operation: str, *operands: Node | float) -> Node:
+        return builder.apply(operation, *operands, span=span)
+
+    scale = builder.input(LOSS_SCALE, TensorType(DType.FLOAT32, ()), "state", span)
+    before = builder.input(STEADY, TensorType(DType.INT32, ()), "state", span)
+    steady = apply("add", before, builder.cast(counts, DType.INT32, span))
+    grows = apply("ge", steady, GROWS_AFTER)
+    grown = apply("minimum", apply("mul", scale, 2.0), MOST_SCALE)
+    return {LOSS_SCALE: apply("where", grows, grown, scale), STEADY: apply("where", grows, 0, steady)}
 
 
 def _sum_of_squares(builder: Builder, size: int, span: Span) -> Node:

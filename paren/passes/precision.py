@@ -1,7 +1,7 @@
-"""Mixed precision: a graph in float32 becomes one whose products take bfloat16 and whose kept values are in bfloat16.
+"""Mixed precision: a graph in float32 becomes one whose products take short floats, and whose kept values are short.
 
-The pass runs on whole graphs, after differentiation: what the new graph means in numpy is what `:precision bfloat16`
-means, whatever kernels compute it and whatever of it is kept in memory. Rounded are, to nearest even,
+The pass runs on whole graphs, after differentiation: what the new graph means in numpy is what `:precision bfloat16` or
+`float16` means, whatever kernels compute it and whatever of it is kept in memory. Rounded are, to nearest even,
 
 - the operands of every product (`contract` and `attention` of float32). An operand that is a parameter or data is
   rounded for products only. Any other value that a product takes is rounded for all its uses, so that nothing but the
@@ -30,18 +30,19 @@ ATTENTION = ("attention", "attention_gradient")  # their results are rounded by 
 STATISTICS = "attention_statistics"
 PRODUCTS = ("contract", *ATTENTION, STATISTICS)
 EXACT = (*SUMS, "eq", "ne", "lt", "le", "gt", "ge")  # what sees values that are rounded for all other uses
-PRECISIONS = ("off", "bfloat16")
+PRECISIONS = ("off", "bfloat16", "float16")
 
 
 def set_precision(graph: Graph, precision: str, gradients: Collection[str] = ()) -> Graph:
     """The graph in one of `PRECISIONS`, simplified; `off` leaves it as it is. `gradients` names the outputs that are
-    parameters' gradients. Products of float64 stay, and so do those that the program itself asks for in bfloat16."""
-    return graph if precision == "off" else _Rounding(simplify(graph), gradients).run()
+    parameters' gradients. Products of float64 stay, and so do those that the program asks for in a short type."""
+    return graph if precision == "off" else _Rounding(simplify(graph), DType(precision), gradients).run()
 
 
 class _Rounding:
-    def __init__(self, graph: Graph, gradients: Collection[str]) -> None:
+    def __init__(self, graph: Graph, short: DType, gradients: Collection[str]) -> None:
         self.graph = graph
+        self.short = short
         self.builder = Builder(graph.name, _moving_casts)
         self.exact: dict[Node, Node] = {}  # the node that stands for a node, as `EXACT` sees it
         self.kept: dict[Node, Node] = {}  # the same rounded and widened, where all other uses see that
@@ -85,13 +86,13 @@ class _Rounding:
 
     def _rounded(self, node: Node) -> Node:
         """The value rounded, in float32 again."""
-        return self.builder.cast(self.builder.cast(node, DType.BFLOAT16), DType.FLOAT32)
+        return self.builder.cast(self.builder.cast(node, self.short), DType.FLOAT32)
 
     def _factor(self, node: Node, span: Span) -> Node:
         """The value as a product takes it."""
         if node.op.name == STATISTICS:
             return self.exact[node]
-        return self.builder.cast(self._seen(node), DType.BFLOAT16, span)
+        return self.builder.cast(self._seen(node), self.short, span)
 
 
 def _is_product(node: Node) -> bool:
@@ -131,15 +132,16 @@ def _passes_on(user: Node) -> bool:
 
 def _moving_casts(builder: Builder, name: str, args: tuple[Node, ...], attrs: Attrs, span: Span) -> Node | None:
     """Views are taken of rounded values: a rounding goes before them, a widening after them."""
-    if name in VIEWS and _is_cast(args[0], DType.BFLOAT16, DType.FLOAT32):
+    if name in VIEWS and _is_widening(args[0]):
         view = builder.emit(name, args[0].args, attrs, span)
         return builder.cast(view, DType.FLOAT32, span)
-    rounding = name == "cast" and attrs["dtype"] is DType.BFLOAT16 and args[0].dtype is DType.FLOAT32
+    target = attrs.get("dtype")
+    rounding = name == "cast" and isinstance(target, DType) and target.is_short and args[0].dtype is DType.FLOAT32
     if rounding and args[0].op.name in VIEWS:
         inner = builder.emit("cast", args[0].args, attrs, span)
         return builder.emit(args[0].op.name, (inner,), args[0].attrs, span)
     return simpler(builder, name, args, attrs, span)
 
 
-def _is_cast(node: Node, source: DType, target: DType) -> bool:
-    return node.op.name == "cast" and node.args[0].dtype is source and node.dtype is target
+def _is_widening(node: Node) -> bool:
+    return node.op.name == "cast" and node.args[0].dtype.is_short and node.dtype is DType.FLOAT32

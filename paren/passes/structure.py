@@ -103,6 +103,7 @@ _EXACT = {
     DType.UINT32: frozenset((DType.UINT32, DType.INT64, DType.FLOAT64)),
     DType.INT64: frozenset((DType.INT64,)),
     DType.BFLOAT16: frozenset((DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)),
+    DType.FLOAT16: frozenset((DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)),
     DType.FLOAT32: frozenset((DType.FLOAT32, DType.FLOAT64)),
     DType.FLOAT64: frozenset((DType.FLOAT64,)),
 }

@@ -1,4 +1,4 @@
-"""Products of bfloat16 whose rows do not begin on 16 bytes: the odd dimension is padded with zeros.
+"""Products of short floats whose rows do not begin on 16 bytes: the odd dimension is padded with zeros.
 
 Libraries for tensor cores fall to a fraction of their rate where a dimension that lies element by element in memory is
 no multiple of 8 elements: a vocabulary of 50,257 costs six times the time of one of 50,304. So such a dimension grows,
@@ -12,17 +12,16 @@ from collections.abc import Mapping
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.rebuild import rebuild
-from paren.ir.types import DType
 from paren.plan.product import axis_pairs, free_axes
 
-ELEMENTS = 8  # of bfloat16 in 16 bytes
+ELEMENTS = 8  # of two bytes in 16
 LEAST = 32 * ELEMENTS  # sizes from which padding adds less than a thirtieth
 WIDE = 4096  # sizes from which a multiple of a whole line of the cache costs nothing
 LINE = 64
 
 
 def align_products(graph: Graph) -> Graph:
-    """The graph with products of bfloat16 along aligned dimensions. Other nodes stay as they are."""
+    """The graph with products of short floats along aligned dimensions. Other nodes stay as they are."""
     return _Alignment(graph).run()
 
 
@@ -45,7 +44,7 @@ class _Alignment:
         return self.builder.graph({name: made[node] for name, node in self.graph.outputs.items()})
 
     def _rewrite(self, node: Node, made: Mapping[Node, Node]) -> Node | None:
-        if node.op.name == "contract" and node.args[0].dtype is DType.BFLOAT16:
+        if node.op.name == "contract" and node.args[0].dtype.is_short:
             a, b = (made[arg] for arg in node.args)
             return self._product(node, a, b)
         whole = self.grown.get(node.args[0].number) if node.op.name == "cast" else None

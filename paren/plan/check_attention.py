@@ -18,7 +18,7 @@ def check_attention(step: Attention, buffers: Mapping[int, Buffer]) -> None:
     if step.causal and step.queries != step.keys:
         raise InternalError("plan", f"{name} has no kernel: {step.keys} causal keys for {step.queries} queries")
     for number, heads in enumerate((*step.operands, *(each for each in step.results if each is not None))):
-        if buffers[heads.buffer].type.dtype is not DType.BFLOAT16:
+        if not step.dtype.is_short or buffers[heads.buffer].type.dtype is not step.dtype:
             raise InternalError("plan", f"{name} takes {buffers[heads.buffer].type} for operand {number}")
     for number, heads in enumerate(step.operands):
         last = heads.offset + _reach(heads, step.size_of(number))

@@ -38,9 +38,9 @@ def check_loop(loop: Loop, buffers: Mapping[int, Buffer]) -> None:
 
 def check_types(step: Product, dtypes: Sequence[DType]) -> None:
     """The element types are those that a product takes."""
-    halves = (DType.FLOAT32, DType.BFLOAT16)
     if step.rounded:
-        fits = all(dtype in halves for dtype in dtypes) and not (step.accumulate and dtypes[2] is DType.BFLOAT16)
+        fits = all(dtype is DType.FLOAT32 or dtype.is_short for dtype in dtypes)
+        fits = fits and not (step.accumulate and dtypes[2].is_short)
     else:
         fits = len(set(dtypes)) == 1 and dtypes[0] in (DType.FLOAT64, DType.FLOAT32)
     if not fits:

@@ -1,4 +1,4 @@
-"""Products whose sums are cut into parts, and whose result is in bfloat16.
+"""Products whose sums are cut into parts, and whose result is in short floats.
 
 The parts add up in float32, and the whole is rounded once, as it is without parts.
 """
@@ -21,20 +21,21 @@ def sum_in_float32(plan: Plan, numbers: Sequence[int]) -> tuple[Plan, tuple[Laun
     roundings: list[Launch] = []
     for number in numbers:
         step = steps[number]
-        if not isinstance(step, Product) or buffers[step.c.buffer].type.dtype is not DType.BFLOAT16:
+        if not isinstance(step, Product) or not buffers[step.c.buffer].type.dtype.is_short:
             continue
         result = buffers[step.c.buffer]
         id = max(buffers) + 1
         type_ = TensorType(DType.FLOAT32, result.type.shape)
         buffers[id] = Buffer(id, f"{result.name} summed", type_, Place.ARENA, 0, 0, 0, result.span)
         steps[number] = replace(step, c=replace(step.c, buffer=id))
-        roundings.append(Launch(_rounding(result.type.size), (id, result.id), step.spans, step.nodes))
+        roundings.append(Launch(_rounding(result.type), (id, result.id), step.spans, step.nodes))
     return replace(plan, buffers=tuple(buffers.values()), steps=tuple(steps)), tuple(roundings)
 
 
-def _rounding(size: int) -> Kernel:
-    """Rounds that many elements."""
+def _rounding(result: TensorType) -> Kernel:
+    """Rounds as many elements to their type."""
+    size, short = result.size, result.dtype
     there = [Access(parameter, (Index(((0, 1),)),), (1,), (size,)) for parameter in range(2)]
-    body = (Load(0, there[0], DType.FLOAT32), Compute(1, "cast", (0,), DType.BFLOAT16), Store(there[1], 1))
-    parameters = (Parameter(DType.FLOAT32, size, True, False), Parameter(DType.BFLOAT16, size, False, True))
+    body = (Load(0, there[0], DType.FLOAT32), Compute(1, "cast", (0,), short), Store(there[1], 1))
+    parameters = (Parameter(DType.FLOAT32, size, True, False), Parameter(short, size, False, True))
     return Kernel("cast", (size,), 1, parameters, (Stage((), body),))

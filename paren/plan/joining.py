@@ -14,7 +14,6 @@ from typing import cast
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.rebuild import rebuild
-from paren.ir.types import DType
 from paren.plan.attention import GRADIENT
 
 VIEWS = ("reshape", "transpose")
@@ -55,7 +54,7 @@ def gradient_of(value: Node) -> Node | None:
 
 def _parts(node: Node) -> list[_Part] | None:
     """The parts that a rounded sum is made of, in their order, if they are gradients of attention and cover it."""
-    if node.op.name != "cast" or node.dtype is not DType.BFLOAT16 or node.args[0].op.name != "add":
+    if node.op.name != "cast" or not node.dtype.is_short or node.args[0].op.name != "add":
         return None
     found: list[_Part] = []
     pending = [node.args[0]]
@@ -80,6 +79,6 @@ def _part(term: Node) -> _Part | None:
     low, high = (cast(tuple[int, ...], term.attrs[side]) for side in ("low", "high"))
     axes = [axis for axis in range(term.type.rank) if low[axis] or high[axis]]
     (value,) = term.args[0].args
-    if len(axes) != 1 or value.dtype is not DType.BFLOAT16 or gradient_of(value) is None:
+    if len(axes) != 1 or not value.dtype.is_short or gradient_of(value) is None:
         return None
     return _Part(value, axes[0], low[axes[0]], term.shape[axes[0]] - high[axes[0]])

@@ -7,7 +7,7 @@ from math import prod
 from typing import cast
 
 from paren.ir.graph import Graph, Node
-from paren.ir.types import DType, TensorType
+from paren.ir.types import TensorType
 from paren.plan.accumulation import accumulation_decisions
 from paren.plan.attention import AttentionCall, layout_of
 from paren.plan.body import Body, Uncomputable
@@ -163,7 +163,7 @@ class _Lowering:
                 call.slot is not None,
                 (node.span,),
                 (f"%{node.number} contract",),
-                node.args[0].dtype is DType.BFLOAT16,
+                node.args[0].dtype.is_short,
             )
         )
 
@@ -187,6 +187,7 @@ class _Lowering:
                 width=width,
                 causal=first.attrs["causal"] is True,
                 scale=cast(float, first.attrs["scale"]),
+                dtype=call.operands[0].dtype,
                 spans=tuple(dict.fromkeys(node.span for node in call.members)),
                 nodes=tuple(f"%{node.number} {node.op.name}" for node in call.members),
             )

@@ -120,7 +120,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Attention:
-    """softmax(scale q k') v for each example and head, in bfloat16 with sums in float32, or the gradients of q, k, v.
+    """softmax(scale q k') v for each example and head, with sums in float32, or the gradients of q, k, v. `dtype` is
+    a short type, that of all but the statistics.
 
     Forward, `operands` are q, k and v, and `results` is the result alone. Backward, `operands` are q, k, v, the result
     and its gradient, and `results` the gradients of q, k and v, None where one is not wanted. q and what is of its
@@ -142,6 +143,7 @@ class Attention:
     width: int
     causal: bool
     scale: float
+    dtype: DType
     spans: tuple[Span, ...]
     nodes: tuple[str, ...]
 

@@ -97,7 +97,7 @@ def is_product(node: Node) -> bool:
 
 
 def is_rounding(node: Node) -> bool:
-    return node.op.name == "cast" and node.dtype is DType.BFLOAT16 and node.args[0].dtype is DType.FLOAT32
+    return node.op.name == "cast" and node.dtype.is_short and node.args[0].dtype is DType.FLOAT32
 
 
 def is_reduction(node: Node) -> bool:
@@ -198,7 +198,8 @@ def _possible_results(storage: Storage, node: Node, outputs: set[int]) -> list[N
     chain = [node]
     while chain[-1].number not in outputs and len(storage.users[chain[-1].number]) == 1:
         (user,) = storage.users[chain[-1].number]
-        if user.op.name not in ("reshape", "transpose") and not is_rounding(user):
+        rounds = is_rounding(user) and user.dtype is node.args[0].dtype
+        if user.op.name not in ("reshape", "transpose") and not rounds:
             break
         chain.append(user)
     return [made for made in reversed(chain) if made is node or made.op.name != "reshape"]

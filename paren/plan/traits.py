@@ -36,16 +36,17 @@ class Traits:
     what they round is rounded by a kernel before, once for all products. `makes_again`: whether values that one kernel
     makes from kept ones, and large ones that could then be cut, are made again although there is memory for them.
     `joins_late`: whether small values share kernels that wait for more than they do: it saves launches, and may keep
-    large kernels apart that need them. `aligns`: whether products of bfloat16 need
-    rows that begin on 16 bytes to be fast. `attends`: whether the operation `attention` is a step of its own; else it
-    is lowered to products. `fill`: neighbouring columns that have to be summed at once to keep the device busy; 0 where
-    it is busy with any. `own_memory`: whether buffers lie in a memory that is not the host's. `tiles`: how large values
-    are cut. `prices`: by which values are chosen that are made again to fit. `portions`: whether small graphs sum over
-    examples in portions, which threads make apart."""
+    large kernels apart that need them. `multiplies_float16`: whether it has products of that type; else their operands
+    are widened. `aligns`: whether products of short floats need rows that begin on 16 bytes to be fast. `attends`:
+    whether the operation `attention` is a step of its own; else it is lowered to products. `fill`: neighbouring columns
+    that have to be summed at once to keep the device busy; 0 where it is busy with any. `own_memory`: whether buffers
+    lie in a memory that is not the host's. `tiles`: how large values are cut. `prices`: by which values are chosen that
+    are made again to fit. `portions`: whether small graphs sum over examples in portions, which threads make apart."""
 
     rounds_operands: bool = True
     makes_again: bool = True
     joins_late: bool = True
+    multiplies_float16: bool = False
     aligns: bool = False
     attends: bool = False
     fill: int = 0
@@ -62,6 +63,7 @@ CUDA = Traits(
     rounds_operands=False,
     makes_again=False,
     joins_late=False,
+    multiplies_float16=True,
     aligns=True,
     attends=True,
     fill=1 << 16,

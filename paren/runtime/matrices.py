@@ -27,7 +27,7 @@ def operands(product: Product, a: Array, b: Array, c: Array) -> tuple[Array, Arr
 
 
 def multiply(product: Product, a: Array, b: Array, c: Array) -> None:
-    """The product by its definition: operands rounded if it says so, sums in their own type (float32 for bfloat16)."""
+    """The product by its definition: operands rounded if it says so, sums in their type (float32 for short ones)."""
     left, right, result = operands(product, a, b, c)
     if product.rounded:
         left, right = rounded(left), rounded(right)
@@ -37,6 +37,8 @@ def multiply(product: Product, a: Array, b: Array, c: Array) -> None:
 
 
 def rounded(array: Array) -> Array:
-    """The values rounded to bfloat16, in float32."""
+    """The values in float32: those of float32 rounded to bfloat16, short ones as they are."""
+    if array.dtype != np.float32:
+        return array.astype(np.float32)
     with np.errstate(all="ignore"):
-        return array.astype(DType.BFLOAT16.numpy, copy=False).astype(np.float32)
+        return array.astype(DType.BFLOAT16.numpy).astype(np.float32)

@@ -308,12 +308,6 @@ register(
     "Change one of the numbers.",
 )
 register(
-    "E-DEFRUN-004",
-    "a precision that is not available",
-    "float16 needs its gradients scaled, which is not there yet. Every device computes in float32 and in bfloat16.",
-    "Write :precision bfloat16 or off.",
-)
-register(
     "E-DEFRUN-005",
     "an unknown evaluation series",
     "`:keep` and `:stop-early` name a series of the evaluation, which must be evaluated.",

@@ -21,6 +21,7 @@ class StepSums:
     `loss`: sum of losses, each times its weight. `weight`: sum of the weights. `norm`: Euclidean norm of the gradient
     of loss / weight, before clipping; nan without weight. The optimizer was applied if all of them are finite and the
     weight is above 0. `rate`: of the update, if the optimizer has one. `exchanged`: what the sums over ranks took.
+    `lowered`: what the scale of the loss was lowered to, because a gradient was not finite though the loss is.
     """
 
     loss: float
@@ -28,6 +29,7 @@ class StepSums:
     norm: float
     rate: float | None
     exchanged: Exchanged = NO_STEPS
+    lowered: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class StepSeries:
 class Engine(Protocol):
     """Owns the state of a run and computes with it. The loop decides what is computed, and when.
 
-    `roles`: slot name -> `parameter`, `moment` or `average`, for every slot. `longest`: the most
+    `roles`: slot name -> `parameter`, `moment`, `average` or `scaler`, for every slot. `longest`: the most
     steps that one call makes, 1 if the engine makes them one by one. `copies_state`: whether the plan has memory for a
     copy of the state, from which checkpoints are written while training goes on.
     """

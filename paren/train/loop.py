@@ -116,6 +116,8 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
         write(session, {"step": state.step, "annotation": "padding", "padding": state.padding})
         return Step({**record, "loss": 0.0}, notable=True)
     record |= {"loss": sums.loss / sums.weight, "gradient-norm": sums.norm}
+    if sums.lowered is not None:
+        return _with_lower_scale(session, record, sums.lowered)
     if not math.isfinite(sums.norm):
         return _without_update(session, batch, record, "gradient norm", sums.norm)
     state.updates += 1
@@ -172,6 +174,14 @@ def _advance(session: Session, batch: GlobalBatch, weight: float) -> None:
     pace.steps += 1
     pace.examples += len(batch.indices)
     pace.weight += weight
+
+
+def _with_lower_scale(session: Session, record: dict[str, Json], scale: float) -> Step:
+    """A step in float16 whose gradients left its range: no update, and the next one with a smaller scale."""
+    state = session.state
+    state.skipped += 1
+    write(session, {"step": state.step, "annotation": "loss-scale", "scale": scale, "skipped": state.skipped})
+    return Step(record, notable=True)
 
 
 def _without_update(session: Session, batch: GlobalBatch, record: dict[str, Json], quantity: str, value: float) -> Step:

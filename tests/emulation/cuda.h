@@ -45,7 +45,16 @@ static inline unsigned emulated_half(float x) {
   const unsigned bits = (unsigned)__float_as_int(x);
   return x != x ? 0x7fffu : (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
 }
-static inline unsigned paren_pair(float low, float high) { return emulated_half(high) << 16 | emulated_half(low); }
+static inline unsigned paren_pair_bfloat16(float low, float high) {
+  return emulated_half(high) << 16 | emulated_half(low);
+}
+static inline unsigned emulated_float16(float x) {
+  return x != x ? 0x7fffu : (unsigned)emulated_cast<unsigned short>((_Float16)x);
+}
+static inline unsigned paren_pair_float16(float low, float high) {
+  return emulated_float16(high) << 16 | emulated_float16(low);
+}
+static inline float paren_widen_float16(unsigned short half) { return (float)emulated_cast<_Float16>(half); }
 
 static inline float paren_lesser(float a, float b) { return a != a || a < b ? a : b; }
 static inline float paren_greater(float a, float b) { return a != a || a > b ? a : b; }

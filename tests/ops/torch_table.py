@@ -159,7 +159,7 @@ def _contract(tensors: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> Tensor:
     batch = [names_a[i] for i in attrs["batch"][0]]
     summed = [names_a[i] for i in attrs["contracting"][0]]
     free = [name for name in names_a + names_b if name not in batch + summed]
-    if a.dtype == torch.bfloat16:
+    if a.dtype in (torch.bfloat16, torch.float16):
         a, b = a.float(), b.float()
     return torch.einsum(f"{''.join(names_a)},{''.join(names_b)}->{''.join(batch + free)}", a, b)
 

@@ -108,12 +108,12 @@ def guard(kernel: Kernel, access: Access) -> str:
 def loaded(parameter: int, where: str, dtype: DType) -> str:
     """An element as a value."""
     element = f"p{parameter}[{where}]"
-    if dtype is DType.BFLOAT16:
-        return f"paren_widen({element})"
+    if dtype.is_short:
+        return f"paren_widen_{dtype}({element})"
     return f"{element} != 0" if dtype is DType.BOOL else element
 
 
 def stored(parameter: int, where: str, value: str, dtype: DType) -> str:
-    """The statement that stores a value; one of bfloat16 is rounded already."""
-    moved = f"paren_half({value})" if dtype is DType.BFLOAT16 else value
+    """The statement that stores a value; a short float is rounded already."""
+    moved = f"paren_short_{dtype}({value})" if dtype.is_short else value
     return f"p{parameter}[{where}] = {moved};"

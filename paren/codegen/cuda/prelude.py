@@ -5,14 +5,24 @@ from __future__ import annotations
 from paren.codegen.cuda.functions import definitions
 from paren.codegen.cuda.spelling import spell
 
-# The processor's conversion to bfloat16 rounds to nearest even and keeps subnormals; a NaN becomes the same one
+# The processor's conversions to short floats round to nearest even and keep subnormals; a NaN becomes the same one
 # whatever its payload. An emulation defines these functions itself.
 DEVICE = r"""
 #ifndef PAREN_EMULATION
-static __device__ __forceinline__ unsigned paren_pair(float low, float high) {
+static __device__ __forceinline__ unsigned paren_pair_bfloat16(float low, float high) {
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+static __device__ __forceinline__ unsigned paren_pair_float16(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+static __device__ __forceinline__ float paren_widen_float16(unsigned short half) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
 }
 // The lesser and the greater of two floats; no number if one is none.
 static __device__ __forceinline__ float paren_lesser(float a, float b) {
@@ -30,16 +40,25 @@ static __device__ __forceinline__ float paren_greater(float a, float b) {
 """
 
 ACCESS = r"""
-static __device__ __forceinline__ float paren_widen(unsigned short half) {
+static __device__ __forceinline__ float paren_widen_bfloat16(unsigned short half) {
   return __int_as_float((int)((unsigned)half << 16));
 }
 
-static __device__ __forceinline__ unsigned short paren_half(float value) {
+// The bits of a float that is rounded already.
+static __device__ __forceinline__ unsigned short paren_short_bfloat16(float value) {
   return (unsigned short)((unsigned)__float_as_int(value) >> 16);
 }
 
-static __device__ __forceinline__ float paren_round(float value) {
-  return __int_as_float((int)(paren_pair(0.0f, value) & 0xffff0000u));
+static __device__ __forceinline__ unsigned short paren_short_float16(float value) {
+  return (unsigned short)paren_pair_float16(value, 0.0f);
+}
+
+static __device__ __forceinline__ float paren_round_bfloat16(float value) {
+  return __int_as_float((int)(paren_pair_bfloat16(0.0f, value) & 0xffff0000u));
+}
+
+static __device__ __forceinline__ float paren_round_float16(float value) {
+  return paren_widen_float16(paren_short_float16(value));
 }
 
 static __device__ __forceinline__ int paren_turned(int value, int by) {
@@ -111,7 +130,7 @@ template <int N, typename M> static __device__ __forceinline__ void paren_put(M 
   }
 }
 
-template <int N> static __device__ __forceinline__ void paren_get_halves(float *to, const unsigned short *from) {
+template <int N> static __device__ __forceinline__ void paren_get_bfloat16(float *to, const unsigned short *from) {
   unsigned pairs[N / 2];
   paren_get<N / 2>(pairs, (const unsigned *)from);
 #pragma unroll
@@ -121,11 +140,28 @@ template <int N> static __device__ __forceinline__ void paren_get_halves(float *
   }
 }
 
-// Floats rounded to bfloat16.
-template <int N> static __device__ __forceinline__ void paren_put_halves(unsigned short *to, const float *from) {
+template <int N> static __device__ __forceinline__ void paren_get_float16(float *to, const unsigned short *from) {
+  unsigned pairs[N / 2];
+  paren_get<N / 2>(pairs, (const unsigned *)from);
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    to[2 * i] = paren_widen_float16((unsigned short)pairs[i]);
+    to[2 * i + 1] = paren_widen_float16((unsigned short)(pairs[i] >> 16));
+  }
+}
+
+// Floats rounded as they are stored.
+template <int N> static __device__ __forceinline__ void paren_put_bfloat16(unsigned short *to, const float *from) {
   unsigned pairs[N / 2];
 #pragma unroll
-  for (int i = 0; i < N / 2; i++) pairs[i] = paren_pair(from[2 * i], from[2 * i + 1]);
+  for (int i = 0; i < N / 2; i++) pairs[i] = paren_pair_bfloat16(from[2 * i], from[2 * i + 1]);
+  paren_put<N / 2>((unsigned *)to, pairs);
+}
+
+template <int N> static __device__ __forceinline__ void paren_put_float16(unsigned short *to, const float *from) {
+  unsigned pairs[N / 2];
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) pairs[i] = paren_pair_float16(from[2 * i], from[2 * i + 1]);
   paren_put<N / 2>((unsigned *)to, pairs);
 }
 

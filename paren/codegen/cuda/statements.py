@@ -142,11 +142,11 @@ class Statements:
         if self._recall(key, statement.result):
             return
         source = None
-        if statement.op == "cast" and statement.dtype is DType.BFLOAT16 and operands[0].dtype is not DType.BFLOAT16:
+        if statement.op == "cast" and statement.dtype.is_short and operands[0].dtype is not statement.dtype:
             writer = self._fresh()
             wide = Operation(writer, set()).cast(operands[0].operand, operands[0].dtype, DType.FLOAT32)
             single = Value(wide, DType.FLOAT32, False)
-            lines, expression = self.spelled(writer), f"paren_round({single.c})"
+            lines, expression = self.spelled(writer), f"paren_round_{statement.dtype}({single.c})"
             source = operands[0] if operands[0].dtype is DType.FLOAT32 else None
         else:
             writer = self._fresh()
@@ -246,7 +246,7 @@ class Statements:
     def _load_wide(self, load: Load) -> None:
         self.flush()
         access, dtype, width = load.access, load.dtype, self.lanes.width
-        name, kind = f"v{load.result}", {DType.BFLOAT16: "_halves", DType.BOOL: "_flags"}.get(dtype, "")
+        name, kind = f"v{load.result}", f"_{dtype}" if dtype.is_short else "_flags" if dtype is DType.BOOL else ""
         self.array(name, dtype, self.lanes.count)
         get = f"paren_get{kind}<{width}>({name} + i, p{access.parameter} + {address(access, self.values)});"
         checks = [check for check in ("ok" if self.lanes.masked else "", guard(self.kernel, access)) if check]
@@ -270,8 +270,8 @@ class Statements:
         if varying and self._is_wide(access) and value.varying:
             self.flush()
             width, array, kind = self.lanes.width, value.array, "_flags" if value.dtype is DType.BOOL else ""
-            if value.dtype is DType.BFLOAT16:
-                kind = "_halves"
+            if value.dtype.is_short:
+                kind = f"_{value.dtype}"
                 array = value.source.array if value.source is not None and value.source.varying else array
             self._chunks([f"{condition}paren_put{kind}<{width}>(p{access.parameter} + {where}, {array} + i);"])
             return

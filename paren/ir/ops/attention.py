@@ -21,7 +21,7 @@ import numpy.typing as npt
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array, Attrs, Op, Sample, register
 from paren.ir.ops import operands as need
-from paren.ir.types import DType, TensorType, TypeMismatch
+from paren.ir.types import TensorType, TypeMismatch
 
 Floats = npt.NDArray[np.floating]
 MASKED = -1e30  # the score of a key that a query does not see, as in the formula of the prelude
@@ -89,7 +89,7 @@ def _scale(attrs: Attrs) -> float:
 
 
 def _wide(x: Array) -> Floats:
-    return x.astype(np.float32 if x.dtype == DType.BFLOAT16.numpy else x.dtype)
+    return x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype)
 
 
 def _heads_first(q: Floats) -> Floats:

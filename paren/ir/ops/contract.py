@@ -54,7 +54,7 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     _matched(a, b, roles.batch_a, roles.batch_b)
     _matched(a, b, roles.contracting_a, roles.contracting_b)
     shape = [a.shape[axis] for axis in roles.batch_a + roles.free_a] + [b.shape[axis] for axis in roles.free_b]
-    return TensorType(DType.FLOAT32 if a.dtype is DType.BFLOAT16 else a.dtype, tuple(shape))
+    return TensorType(DType.FLOAT32 if a.dtype.is_short else a.dtype, tuple(shape))
 
 
 def _matched(a: TensorType, b: TensorType, axes_a: Axes, axes_b: Axes) -> None:
@@ -66,7 +66,7 @@ def _matched(a: TensorType, b: TensorType, axes_a: Axes, axes_b: Axes) -> None:
 
 
 def _evaluate(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    a, b = (x.astype(np.float32) if x.dtype == DType.BFLOAT16.numpy else x for x in arrays)
+    a, b = (x.astype(np.float32) if x.dtype.itemsize == 2 else x for x in arrays)
     roles = roles_of(attrs, a.ndim, b.ndim)
     batch = [a.shape[axis] for axis in roles.batch_a]
     rows = [a.shape[axis] for axis in roles.free_a]
@@ -78,10 +78,10 @@ def _evaluate(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 
 def _vjp(builder: Builder, node: Node, g: Node) -> Sequence[Node | None]:
-    """Of operands in bfloat16 the gradients are products too: `g` is rounded to be one of their operands."""
+    """Of short operands the gradients are products too: `g` is rounded to be one of their operands."""
     a, b = node.args
-    if a.dtype is DType.BFLOAT16:
-        g = builder.emit("cast", (g,), {"dtype": DType.BFLOAT16}, node.span)
+    if a.dtype.is_short:
+        g = builder.emit("cast", (g,), {"dtype": a.dtype}, node.span)
     roles = roles_of(node.attrs, len(a.shape), len(b.shape))
     batch = tuple(range(len(roles.batch_a)))
     rows = tuple(range(len(batch), len(batch) + len(roles.free_a)))
@@ -141,8 +141,10 @@ def _samples(generator: np.random.Generator) -> list[Sample]:
         ((), (3,), {"batch": ((), ()), "contracting": ((), ())}),
     ]
     drawn = [Sample((generator.normal(size=a), generator.normal(size=b)), attrs) for a, b, attrs in cases]
-    half = DType.BFLOAT16.numpy
-    return [*drawn, *(Sample(tuple(arg.astype(half) for arg in s.args), s.attrs) for s in drawn[:5])]
+    short = [
+        Sample(tuple(arg.astype(dtype.numpy) for arg in s.args), s.attrs) for dtype in need.SHORT for s in drawn[:5]
+    ]
+    return drawn + short
 
 
 CONTRACT = register(Op("contract", "contract", _infer, _evaluate, _vjp, _samples))

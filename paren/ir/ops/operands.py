@@ -10,10 +10,11 @@ from paren.ir.op import Attrs
 from paren.ir.types import DType, TensorType, TypeMismatch
 
 FLOATS = (DType.FLOAT64, DType.FLOAT32)
-FACTORS = (*FLOATS, DType.BFLOAT16)
+SHORT = (DType.BFLOAT16, DType.FLOAT16)
+FACTORS = (*FLOATS, *SHORT)
 INTEGERS = (DType.INT64, DType.INT32, DType.UINT32, DType.UINT8)
 NUMBERS = FLOATS + INTEGERS
-MOVED = (*NUMBERS, DType.BFLOAT16)  # numbers that are moved, not computed with
+MOVED = (*NUMBERS, *SHORT)  # numbers that are moved, not computed with
 EVERY = (*MOVED, DType.BOOL)
 LOGICAL = (DType.BOOL, *INTEGERS)
 
@@ -28,8 +29,8 @@ def member(type_: TensorType, allowed: Sequence[DType]) -> None:
     """The element type is one of `allowed`."""
     if type_.dtype in allowed:
         return
-    if type_.dtype is DType.BFLOAT16:
-        raise TypeMismatch(f"the operand is {type_}, and bfloat16 is for storage and products: cast it to float32")
+    if type_.dtype.is_short:
+        raise TypeMismatch(f"the operand is {type_}, and {type_.dtype} is for storage and products: cast it to float32")
     words = {
         (DType.BOOL,): "booleans",
         (DType.UINT32,): "uint32 numbers",

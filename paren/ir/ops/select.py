@@ -14,6 +14,12 @@ from paren.ir.types import DType, TensorType, TypeMismatch
 
 Words = npt.NDArray[np.uint32]
 
+# At the borders of float16: between two, half of the least and just above it, subnormal, the largest, just beyond it.
+SHORTENED = np.array(
+    [1 + 2**-11, 1 + 3 * 2**-11, 2**-25, 2.000001 * 2**-26, 3.3e-6, -0.0, 65519.9, 65520, -1e30, np.nan, np.inf],
+    np.float32,
+)
+
 
 def _infer_cast(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need.count(types, 1)
@@ -23,15 +29,16 @@ def _infer_cast(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> Array:
     """Floats become integers toward zero; what does not fit becomes the nearest that does, NaN becomes 0.
 
-    To and from bfloat16 every other type goes through float32, which is rounded to the nearest bfloat16, to the even
+    To and from a short float every other type goes through float32, which is rounded to the nearest one, to the even
     one of two; beyond the largest that is infinity, and NaN keeps its sign.
     """
     (x,) = arrays
     dtype = need.element_type(attrs)
-    if DType.BFLOAT16.numpy in (x.dtype, dtype.numpy):
+    if dtype.is_short or x.dtype in (short.numpy for short in need.SHORT):
         x = x.astype(np.float32)
     if not (np.issubdtype(x.dtype, np.floating) and dtype.is_integer):
-        return x.astype(dtype.numpy)
+        with np.errstate(over="ignore"):
+            return x.astype(dtype.numpy)
     wide = x.astype(np.float64)
     limits = np.iinfo(dtype.value)
     low, high = wide <= float(limits.min), wide >= float(limits.max)
@@ -41,7 +48,7 @@ def _evaluate_cast(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 
 def _cast_vjp(builder: Builder, node: Node, g: Node) -> Sequence[Node | None]:
-    """The gradient of a value in bfloat16 is in float32, so a rounding passes it on as it is."""
+    """The gradient of a short float is in float32, so a rounding passes it on as it is."""
     source = node.args[0].type.gradient.dtype
     return [builder.emit("cast", (g,), {"dtype": source}, node.span) if source.is_float else None]
 
@@ -55,6 +62,8 @@ def _cast_samples(generator: np.random.Generator) -> list[Sample]:
         Sample((np.array([1.9, -1.9, 1e-45, 3.4e38, np.nan, np.inf], np.float32),), {"dtype": DType.BFLOAT16}),
         Sample((x.astype(DType.BFLOAT16.numpy),), {"dtype": DType.FLOAT32}),
         Sample((odd.astype(DType.BFLOAT16.numpy),), {"dtype": DType.INT32}),
+        Sample((SHORTENED,), {"dtype": DType.FLOAT16}),
+        Sample((x.astype(np.float16),), {"dtype": DType.FLOAT32}),
         Sample((odd,), {"dtype": DType.INT32}),
         Sample((odd,), {"dtype": DType.UINT8}),
         Sample((integers,), {"dtype": DType.UINT32}),

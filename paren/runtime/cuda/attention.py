@@ -18,17 +18,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from paren.ir.types import DType
 from paren.plan.plan import Attention, Heads
 from paren.runtime.cuda.cudnn import AttentionGraphs, form_of
 from paren.text.errors import first_line
 
+_TYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 _WIDEST = 128  # elements of a head that cuDNN takes on every card
 
 Size = tuple[int, int, int, int]
 
 
 class Memory(Protocol):
-    """The tensor on memory at an address: of bfloat16 or float32, with strides in elements."""
+    """The tensor on memory at an address: of a short float or float32, with strides in elements."""
 
     def __call__(
         self, address: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
@@ -53,12 +55,14 @@ class Attentions:
         if self._graphs is not None and self._takes(self._graphs, step):
             self._graphs.run(step, addresses)
             return
-        operands = [self._heads(heads, step.size_of(number), addresses) for number, heads in enumerate(step.operands)]
+        operands = [
+            self._heads(step, heads, step.size_of(number), addresses) for number, heads in enumerate(step.operands)
+        ]
         with torch.no_grad():
             made = self._backward(step, operands, addresses) if step.backward else self._forward(step, operands)
             for number, (value, heads) in enumerate(zip(made, step.results, strict=False)):
                 if heads is not None:
-                    self._heads(heads, step.size_of(number), addresses).copy_(value)
+                    self._heads(step, heads, step.size_of(number), addresses).copy_(value)
             if step.statistics is not None and not step.backward:
                 self._statistics(step, addresses).copy_(made[1].reshape(step.examples, step.heads, step.queries))
 
@@ -115,13 +119,14 @@ class Attentions:
             )  # fmt: skip
         return tuple(gradients)
 
-    def _heads(self, heads: Heads, size: Size, addresses: Mapping[int, int]) -> Tensor:
+    def _heads(self, step: Attention, heads: Heads, size: Size, addresses: Mapping[int, int]) -> Tensor:
         """[examples heads positions width], as these functions take it."""
         examples, positions, count, width = size
         example, position, head = heads.strides
-        place = addresses[heads.buffer] + torch.bfloat16.itemsize * heads.offset
+        dtype = _TYPES[step.dtype]
+        place = addresses[heads.buffer] + dtype.itemsize * heads.offset
         shape, strides = (examples, count, positions, width), (example, head, position, 1)
-        return self._memory(place, torch.bfloat16, shape, strides)
+        return self._memory(place, dtype, shape, strides)
 
     def _statistics(self, step: Attention, addresses: Mapping[int, int]) -> Tensor:
         assert step.statistics is not None
@@ -143,7 +148,7 @@ class CardMemory:
         key = (address, dtype, shape, strides)
         if key not in self._known:
             size = dtype.itemsize
-            # There is no code for bfloat16: it is taken as integers of its size.
+            # There is no code for bfloat16: all are taken as integers of their size.
             place = _Place(address, f"<i{size}", shape, tuple(size * stride for stride in strides))
             self._known[key] = torch.as_tensor(place, device=self._device).view(dtype)
         return self._known[key]

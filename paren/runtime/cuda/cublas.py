@@ -13,7 +13,7 @@ from paren.runtime.cuda.native import Library, loaded_library
 from paren.runtime.cuda.products import Gemm
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper. A fixed one, for bits that repeat
-_TYPES = {DType.FLOAT32: 0, DType.FLOAT64: 1, DType.BFLOAT16: 14}  # cudaDataType
+_TYPES = {DType.FLOAT32: 0, DType.FLOAT64: 1, DType.BFLOAT16: 14, DType.FLOAT16: 2}  # cudaDataType
 _FLOAT32, _FLOAT64, _TF32 = 68, 70, 77  # CUBLAS_COMPUTE_*
 _SUMS_IN_FLOAT32 = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _DEFAULT_ALGORITHM = -1
@@ -63,6 +63,7 @@ class Products:
             DType.FLOAT32: _TF32 if tf32 else _FLOAT32,
             DType.FLOAT64: _FLOAT64,
             DType.BFLOAT16: _FLOAT32,
+            DType.FLOAT16: _FLOAT32,
         }
 
     def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:

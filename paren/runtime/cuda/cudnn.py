@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from paren.ir.types import DType
 from paren.plan.plan import Attention, Heads
 
 Allocate = Callable[[int], int]  # the address of so many bytes, which stay
@@ -66,9 +67,10 @@ class AttentionGraphs:
 
     def _graph(self, step: Attention) -> Any:
         types = self._cudnn.data_type
+        short = types.HALF if step.dtype is DType.FLOAT16 else types.BFLOAT16
         graph = self._cudnn.pygraph(
             name="attention",
-            io_data_type=types.BFLOAT16,
+            io_data_type=short,
             intermediate_data_type=types.FLOAT,
             compute_data_type=types.FLOAT,
             handle=self._handle,
@@ -76,7 +78,7 @@ class AttentionGraphs:
 
         def operand(number: int) -> Any:
             dim, stride = _lie(step, step.operands[number], number)
-            return graph.tensor(uid=number, name=f"operand {number}", dim=dim, stride=stride, data_type=types.BFLOAT16)
+            return graph.tensor(uid=number, name=f"operand {number}", dim=dim, stride=stride, data_type=short)
 
         rows = step.heads * step.queries
         shape = {"dim": [step.examples, step.heads, step.queries, 1], "stride": [rows, step.queries, 1, 1]}
@@ -98,7 +100,7 @@ class AttentionGraphs:
             if heads is None:
                 raise ValueError("a gradient has no place")
             dim, stride = _lie(step, heads, number)
-            tensor.set_output(True).set_dim(dim).set_stride(stride).set_data_type(types.BFLOAT16)
+            tensor.set_output(True).set_dim(dim).set_stride(stride).set_data_type(short)
             tensor.set_uid(_RESULTS + number)
         return graph
 

@@ -64,9 +64,9 @@ def gemm_calls(product: Product, dtypes: Sequence[DType]) -> list[Gemm]:
     a, b, c = dtypes
     if product.c.transposed:
         raise InternalError("cuda", "the result of a product is transposed")
-    if a is not b or a not in (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16):
+    if a is not b or not a.is_float:
         raise InternalError("cuda", f"a product of {a} and {b} has no call of cuBLAS")
-    if a is not c and (a, c) != (DType.BFLOAT16, DType.FLOAT32):
+    if a is not c and not (a.is_short and c is DType.FLOAT32):
         raise InternalError("cuda", f"a product of {a} with its result in {c} has no call of cuBLAS")
     if not product.m * product.n * prod(product.batch):
         return []

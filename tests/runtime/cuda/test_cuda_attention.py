@@ -49,6 +49,7 @@ def steps(queries: int, heads: int, groups: int, causal: bool) -> tuple[Attentio
         width=WIDTH,
         causal=causal,
         scale=0.4,
+        dtype=DType.BFLOAT16,
         spans=(SPAN,),
         nodes=("%1 attention",),
     )

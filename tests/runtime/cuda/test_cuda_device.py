@@ -351,7 +351,7 @@ def test_memory_that_a_library_does_not_get_has_a_code(monkeypatch: pytest.Monke
     device, card = defined_device(1 << 20)
     monkeypatch.setattr(card, "attend", refuse)
     heads = Heads(0, 0, (8, 8, 8))
-    step = Attention((heads,) * 3, (heads,), None, 1, 1, 1, 1, 1, 8, False, 1.0, (), ("%3 attention",))
+    step = Attention((heads,) * 3, (heads,), None, 1, 1, 1, 1, 1, 8, False, 1.0, DType.BFLOAT16, (), ("%3 attention",))
     task = device.attend(step, {0: Cell(array(device, (8,), DType.BFLOAT16))})
     for run in (task.run, device.sequence([task, task])):
         with pytest.raises(ParenError) as caught:
