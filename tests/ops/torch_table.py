@@ -18,6 +18,7 @@ TYPES = {
     DType.FLOAT64: torch.float64,
     DType.FLOAT32: torch.float32,
     DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT16: torch.float16,
     DType.INT64: torch.int64,
     DType.INT32: torch.int32,
     DType.UINT32: torch.uint32,
