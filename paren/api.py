@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from paren.environment import parse_size, read_environment
+from paren.experiment.functions import Functions, check_functions
 from paren.experiment.jobs import is_study
 from paren.experiment.launch import JOBS, Launch
 from paren.experiment.plan import StudyPlan, plan_study
@@ -83,8 +84,10 @@ class Experiment:
         return make_plans(self.program)
 
     def check(self) -> dict[str, object]:
-        """What the file amounts to: settings, data, parameters, rows of a microbatch, notes."""
+        """What the file amounts to: settings, data, parameters, rows of a microbatch, notes. Raises what is wrong with
+        the Python functions of its analyses, as far as their text shows it."""
         program = self.program
+        check_functions(program, Functions.of(Path(program.path).parent), load=False)
         return {
             "variant": program.variant,
             "settings": {setting.name: setting.value for setting in program.settings},
