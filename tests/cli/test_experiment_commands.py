@@ -57,6 +57,8 @@ class Interface:
         self.asked.append({name: value for name, value in options.items() if value})
         return Explanation({"kernels": 3})
 
+    is_study = False
+
     def run(self, **options: object) -> Interface:
         options.pop("progress")
         self.asked.append({name: value for name, value in options.items() if value})
