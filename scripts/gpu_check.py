@@ -1,18 +1,21 @@
 """Checks on a real card, from a checkout: python -m scripts.gpu_check [PART ...]; without names, all parts.
 
 Each check prints a line that begins with PASS or FAIL, and goes on after a failure, so that one run tells as much as it
-can. The exit code is the number of failures, at most 99.
+can; then follow the comparisons with peers (`bench/compare.py`) as tables. `--json FILE` keeps all of it. The exit code
+is the number of failures, at most 99.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +24,7 @@ from paren.environment import read_environment
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array
-from paren.ir.random import Site, random_bits
-from paren.ir.types import DType, TensorType
+from paren.ir.types import DType, TensorType, holds_floats
 from paren.pipeline import Planning, plan_graph
 from paren.plan.plan import Matrix, Product
 from paren.plan.traits import CUDA
@@ -33,19 +35,35 @@ from paren.runtime.cuda.products import gemm_calls
 from paren.runtime.executor import Executable
 from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
-from paren.text.source import Source, Span
 from scripts import gpu_runs
+from scripts.gpu_graphs import KERNELS, SPAN, tensor
 
-SPAN = Span(Source("gpu_check", "x"), 0, 1)
-F32, F64, BF16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT32
+F32, F64, BF16, F16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16, DType.INT32
+ROOT = Path(__file__).parent.parent
+COMPARED = ("W6", "W1", "W2", "W4", "W5")
+COMPARE_SECONDS = 240  # of the comparisons together
 LAST_LINES = 6  # of a traceback
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One check: how long it took, what it said, and why it failed, if it did."""
+
+    name: str
+    seconds: float
+    said: tuple[str, ...]
+    failure: str
 
 
 @dataclass
 class Checks:
-    """Counts failures."""
+    """What was checked so far."""
 
-    failures: int = 0
+    done: list[Checked] = field(default_factory=list)
+
+    @property
+    def failures(self) -> int:
+        return sum(bool(each.failure) for each in self.done)
 
     @contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
@@ -55,11 +73,13 @@ class Checks:
         try:
             yield said
         except Exception as error:  # whatever it is: the next check may tell more
-            self.failures += 1
             lines = traceback.format_exc().strip().splitlines()[-LAST_LINES:]
-            print(f"FAIL {name}: {type(error).__name__}: {str(error)[:600]}", *lines, sep="\n     ", flush=True)
+            failure = f"{type(error).__name__}: {str(error)[:600]}"
+            print(f"FAIL {name}: {failure}", *lines, sep="\n     ", flush=True)
         else:
+            failure = ""
             print(f"PASS {name} ({time.perf_counter() - begin:.2f} s)", *said, flush=True)
+        self.done.append(Checked(name, time.perf_counter() - begin, tuple(said), failure))
 
 
 def require(condition: bool, message: str) -> None:
@@ -90,14 +110,15 @@ def check_verbs(checks: Checks, device: CudaDevice) -> None:
     for limit, times, whole in ((100, 1, 1), (100, 7, 7), (4, 7, 3), (1, 7, 0)):
         with checks.check(f"guard: flag at {limit}, {times} times"):
             _guard(device, limit, times, whole)
-    for dtypes in ((F32,) * 3, (F64,) * 3, (BF16, BF16, F32), (BF16,) * 3):
+    for dtypes in ((F32,) * 3, (F64,) * 3, (BF16, BF16, F32), (BF16,) * 3, (F16, F16, F32), (F16,) * 3):
         with checks.check(f"products {' '.join(dtype.value for dtype in dtypes)}") as said:
             _products(device, dtypes, said)
     with checks.check("a product inside a graph, twice the same bits"):
         _product_bits(device)
     for causal, groups, repeat, width in ((True, 12, 1, 64), (False, 3, 1, 32), (True, 2, 3, 128), (False, 1, 4, 8)):
-        with checks.check(f"attention, causal {causal}, {groups} x {repeat} heads of {width}") as said:
-            _attention(device, (causal, groups, repeat, width), said)
+        for dtype in (BF16, F16):
+            with checks.check(f"attention in {dtype}, causal {causal}, {groups} x {repeat} heads of {width}") as said:
+                _attention(device, (causal, groups, repeat, width), dtype, said)
 
 
 def placed(device: CudaDevice, values: Array) -> DeviceArray:
@@ -152,87 +173,11 @@ def _copies(device: CudaDevice, guarded: bool) -> None:
 # Kernels ------------------------------------------------------------------------------------------------------------
 
 
-def _input(builder: Builder, name: str, *shape: int, dtype: DType = F32) -> Node:
-    return builder.input(name, TensorType(dtype, shape), "state", SPAN)
-
-
-def _reduce(builder: Builder, name: str, x: Node, *axes: int) -> Node:
-    return builder.emit(name, (x,), {"axes": axes}, SPAN)
-
-
-def _elementwise(b: Builder) -> dict[str, Node]:
-    x, y = _input(b, "x", 1037, 251), _input(b, "y", 1037, 251)
-    found = b.apply("add", b.apply("mul", b.apply("tanh", x, span=SPAN), y, span=SPAN), 0.5, span=SPAN)
-    found = b.apply("add", found, b.apply("exp", b.apply("neg", b.apply("abs", x, span=SPAN), span=SPAN), span=SPAN))
-    return {"out": b.apply("div", found, b.apply("add", b.apply("erf", y, span=SPAN), 2.0, span=SPAN), span=SPAN)}
-
-
-def _softmax(b: Builder, rows: int, columns: int) -> dict[str, Node]:
-    x = _input(b, "x", rows, columns)
-
-    def over(value: Node) -> Node:
-        return b.emit("broadcast", (value,), {"shape": (rows, columns), "axes": (0,)}, SPAN)
-
-    powers = b.apply("exp", b.apply("sub", x, over(_reduce(b, "max", x, 1)), span=SPAN), span=SPAN)
-    return {"out": b.apply("div", powers, over(_reduce(b, "sum", powers, 1)), span=SPAN)}
-
-
-def _columns(b: Builder) -> dict[str, Node]:
-    x = _input(b, "x", 4099, 770)
-    return {"sum": _reduce(b, "sum", x, 0), "max": _reduce(b, "max", x, 0)}
-
-
-def _whole(b: Builder) -> dict[str, Node]:
-    x = _input(b, "x", 2048, 1000)
-    return {
-        "sum": _reduce(b, "sum", b.apply("mul", x, x, span=SPAN), 0, 1),
-        "arg": b.emit("argmax", (x,), {"axis": 1}, SPAN),
-    }
-
-
-def _gather(b: Builder) -> dict[str, Node]:
-    table, rows = _input(b, "table", 5000, 96), _input(b, "rows", 3000, dtype=I32)
-    updates = _input(b, "updates", 3000, 96)
-    added = b.emit("scatter_add", (table, rows, updates), {}, SPAN)
-    return {"taken": b.emit("take", (table, rows), {}, SPAN), "added": added}
-
-
-def _random(b: Builder) -> dict[str, Node]:
-    seed, step = (_input(b, name, dtype=DType.UINT32) for name in ("seed", "step"))
-    rows = _input(b, "numbers", 64, dtype=DType.UINT32)
-    return {"bits": random_bits(b, Site(seed, 3, step, rows, SPAN), (700,))}
-
-
-def _casts(b: Builder) -> dict[str, Node]:
-    x = _input(b, "x", 513, 130)
-    half = b.cast(x, BF16)
-    return {"half": half, "back": b.apply("mul", b.cast(half, F32), 3.0, span=SPAN)}
-
-
-def _transposed(b: Builder) -> dict[str, Node]:
-    x = _input(b, "x", 700, 513)
-    return {"out": b.apply("add", b.emit("transpose", (x,), {"axes": (1, 0)}, SPAN), 1.0, span=SPAN)}
-
-
-KERNELS: dict[str, Callable[[Builder], dict[str, Node]]] = {
-    "elementwise": _elementwise,
-    "softmax of short rows": lambda b: _softmax(b, 3000, 17),
-    "softmax of middling rows": lambda b: _softmax(b, 501, 1024),
-    "softmax of long rows": lambda b: _softmax(b, 11, 50257),
-    "sums of columns": _columns,
-    "a whole sum, argmax": _whole,
-    "gather and scatter": _gather,
-    "random bits": _random,
-    "casts to bfloat16": _casts,
-    "transposition": _transposed,
-}
-
-
 def _values(nodes: dict[str, TensorType]) -> dict[str, Array]:
     generator = np.random.default_rng(7)
     values: dict[str, Array] = {}
     for name, type_ in nodes.items():
-        if type_.dtype in (F32, F64, BF16):
+        if type_.dtype.is_float:
             values[name] = generator.normal(size=type_.shape).astype(type_.dtype.numpy)
         else:
             values[name] = generator.integers(0, 5000, type_.shape).astype(type_.dtype.numpy)
@@ -254,7 +199,7 @@ def _kernel(device: CudaDevice, make: Callable[[Builder], dict[str, Node]], said
         outputs = executable.run(state, state, arena)
         for name, right in wanted.items():
             got = np.asarray(outputs[name])
-            if right.dtype.kind == "f" or right.dtype == BF16.numpy:
+            if holds_floats(right):
                 got, right = got.astype(np.float64), right.astype(np.float64)
                 scale = max(1.0, float(np.abs(right).max()))
                 worst = float(np.abs(got - right).max())
@@ -270,7 +215,7 @@ def _kernel(device: CudaDevice, make: Callable[[Builder], dict[str, Node]], said
 def _counter(device: CudaDevice, limit: int) -> tuple[list[Task], DeviceArray, DeviceArray]:
     """Tasks that add 1 to `count`, and set `flag` where it is at `limit`."""
     builder = Builder("count")
-    count = _input(builder, "count", 70, dtype=I32)
+    count = tensor(builder, "count", 70, dtype=I32)
     more = builder.apply("add", count, 1, span=SPAN)
     part = builder.emit("slice", (more,), {"start": (0,), "stop": (1,), "step": (1,)}, SPAN)
     first = builder.emit("reshape", (part,), {"shape": ()}, SPAN)
@@ -351,7 +296,7 @@ def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: list
         for batch, apart in (((), 0), ((), 8), ((), 1), ((5,), 0), ((3, 4), 0), ((3, 4), 8))
     ]
     for shape, turned_a, turned_b, batch, apart in cases:
-        for accumulate in (False, True) if dtypes[2] is not BF16 else (False,):
+        for accumulate in (False, True) if not dtypes[2].is_short else (False,):
             product = replace(_plain(*shape, turned_a, turned_b, batch, apart), accumulate=accumulate)
             m, n, k = shape
             generator = np.random.default_rng(3)
@@ -368,10 +313,10 @@ def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: list
             except Exception as error:  # which cases fail tells more than the first of them
                 failures.append(f"{shape} {turned_a} {turned_b} {batch} {apart} {accumulate}: {error}")
                 continue
-            multiply(replace(product, rounded=dtypes[0] is BF16), a, b, c)
+            multiply(replace(product, rounded=dtypes[0].is_short), a, b, c)
             difference = float(np.abs(got - c.astype(np.float64)).max()) / max(1.0, k**0.5)
             worst = max(worst, difference)
-            if not difference <= {F32: 1e-5, F64: 1e-13, BF16: 4e-2}[dtypes[2]]:
+            if not difference <= {F32: 1e-5, F64: 1e-13, BF16: 4e-2, F16: 5e-3}[dtypes[2]]:
                 failures.append(f"{shape} {turned_a} {turned_b} {batch} {apart} {accumulate}: off by {difference:.3g}")
     require(not failures, f"{len(failures)} of {len(cases)} cases fail: {'; '.join(failures[:3])}")
     said.append(f"{calls} calls, off by {worst:.2g} of the root of k at most")
@@ -393,12 +338,12 @@ def _product_bits(device: CudaDevice) -> None:
 # Attention ----------------------------------------------------------------------------------------------------------
 
 
-def _attention(device: CudaDevice, case: tuple[bool, int, int, int], said: list[str]) -> None:
+def _attention(device: CudaDevice, case: tuple[bool, int, int, int], dtype: DType, said: list[str]) -> None:
     """The result and all gradients against their definition, and the same bits from call to call and by a graph."""
     causal, groups, repeat, width = case
     builder = Builder("attend")
-    q, g = (_input(builder, name, 3, 130, groups, repeat, width, dtype=BF16) for name in "qg")
-    k, v = (_input(builder, name, 3, 130, groups, width, dtype=BF16) for name in "kv")
+    q, g = (tensor(builder, name, 3, 130, groups, repeat, width, dtype=dtype) for name in "qg")
+    k, v = (tensor(builder, name, 3, 130, groups, width, dtype=dtype) for name in "kv")
     attrs = {"causal": causal, "scale": width**-0.5}
     result = builder.emit("attention", (q, k, v), attrs, SPAN)
     kept = builder.emit("attention_statistics", (q, k), attrs, SPAN)
@@ -438,13 +383,29 @@ def check_runs(checks: Checks, device: CudaDevice) -> None:
             said.append(check())
 
 
-PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {"verbs": check_verbs, "runs": check_runs}
+def check_speed(checks: Checks, device: CudaDevice) -> None:
+    """The workloads against their peers, one round each, most wanted first; the figures are in `bench/results/`."""
+    with checks.check(f"comparisons of {' '.join(COMPARED)}") as said:
+        command = [sys.executable, "bench/compare.py", *COMPARED, "--device", "cuda", "--rounds", "1", "--again", "0"]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=COMPARE_SECONDS, check=False
+        )
+        said.append(f"\n{done.stdout}")
+        require(done.returncode == 0, f"bench/compare.py ended with {done.returncode}")
+
+
+PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {
+    "verbs": check_verbs,
+    "runs": check_runs,
+    "speed": check_speed,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to check")
     parser.add_argument("--cache", type=Path, default=None, help="folder of compiled kernels")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="where to keep what was found")
     given = parser.parse_args()
     checks = Checks()
     device: CudaDevice | None = None
@@ -456,6 +417,12 @@ def main() -> int:
         for name in given.parts or PARTS:
             PARTS[name](checks, device)
         print(f"{device.compiled} kernels compiled, {device.reused} from the cache; {checks.failures} failures")
+    if given.json is not None:
+        record = {
+            "card": device.target if device is not None else None,
+            "checks": [asdict(each) for each in checks.done],
+        }
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
     return min(checks.failures, 99)
 
 

@@ -41,6 +41,7 @@ class Case:
 CASES = (
     Case("GPT, float32", LANGUAGE_MODEL, "W3", {"every": 8, "held-out": 8}, 1e-4),
     Case("GPT, bfloat16", LANGUAGE_MODEL, "W3", {"every": 8, "held-out": 8, "precision": "bfloat16"}, 5e-3),
+    Case("GPT, float16", LANGUAGE_MODEL, "W3", {"every": 8, "held-out": 8, "precision": "float16"}, 2e-3),
     Case(
         "GPT of odd sizes",
         LANGUAGE_MODEL,
@@ -131,7 +132,7 @@ def checks() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {}
     for case in CASES:
         found[f"{case.name}: as on the CPU"] = lambda case=case: compare_with_cpu(case)
-    for case in CASES[:2]:
+    for case in CASES[:3]:
         found[f"{case.name}: the same bits again, and resumed"] = lambda case=case: repeat_and_resume(case)
     for variant, precision in (("W5", "off"), ("W1", "off"), ("W2", "bfloat16"), ("W6", "bfloat16")):
         found[f"memory of {variant}"] = lambda v=variant, p=precision: keep_to_the_plan(v, p)
