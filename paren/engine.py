@@ -145,6 +145,7 @@ class CompiledEngine:
         self.plans = plans
         self.layout = lay_out(program)
         layout = self.layout
+        loaded = device.compiled + device.reused
         load_plans(device, plans.all.values())
         self._initialize = Executable(device, plans.initialize)
         self._accumulate = Executable(device, plans.accumulate)
@@ -160,7 +161,7 @@ class CompiledEngine:
         self._leaves = 1 if over is None else over // program.ranks
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
-        if not device.own_memory:
+        if not device.own_memory and device.compiled + device.reused > loaded:
             release_unused()
         self.start_counting()
         self._parameters = self._vector(layout.total)

@@ -31,8 +31,8 @@ DATA = "data"
 
 
 def data_root(program: Program, asked: Path | None) -> Path:
-    """The folder that relative paths of data start from: the one asked for, PAREN_DATA, or the file's."""
-    return (asked or read_environment().data or Path(program.path).parent).absolute()
+    """The folder that relative paths of data start from: the one asked for, or the file's."""
+    return (asked or Path(program.path).parent).absolute()
 
 
 def data_recipe(program: Program, asked: Path | None, sources: Sources) -> Recipe | None:

@@ -17,7 +17,6 @@ from paren.experiment.places import own_place
 from paren.experiment.recipe import Recipe, as_json
 from paren.experiment.store import Store
 from paren.parallel.topology import TIMEOUT, Topology
-from paren.pipeline import keeping_plans
 from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import Available, usable_memory
@@ -49,7 +48,8 @@ class Trainer:
     keeps_code: bool = True
     tensorboard: bool = False
     topology: Topology = ALONE
-    _identities: dict[object, str] = field(default_factory=dict)
+    _keys: dict[str, str] = field(default_factory=dict)  # of data made by functions, by the job's folder
+    _identities: dict[object, str] = field(default_factory=dict)  # of other data, by what their form says
 
     @cached_property
     def device(self) -> Device:
@@ -72,15 +72,18 @@ class Trainer:
         """With this worker's part of the memory."""
         return self.how if self.share == 1 else replace(self.how, memory=self.free.bytes)
 
-    @property
+    @cached_property
     def root(self) -> Path | None:
         """The folder that relative paths of data start from, if not the file's."""
         return Path(self.how.data_root) if self.how.data_root is not None else read_environment().data
 
     def data_key(self, job: Job) -> str:
         """What identifies the data of a job. Functions are not run for it; other data are read."""
+        if job.folder in self._keys:
+            return self._keys[job.folder]
         recipe = data_recipe(job.program, self.root, self.functions.sources)
         if recipe is not None:
+            self._keys[job.folder] = recipe.key
             return recipe.key
         form = job.program.data
         same = (form.kind, form.arguments, tuple(sorted(form.options.items())), form.fields, job.program.run.seed)
@@ -135,8 +138,7 @@ class Trainer:
                 raise Stopped
             return {"step": outcome.step}
 
-        with keeping_plans():
-            return self.store.train(recipe, train)
+        return self.store.train(recipe, train)
 
     def _versions(self) -> dict[str, Json]:
         """Of what decides about bits."""

@@ -27,6 +27,7 @@ from paren.experiment.job_files import (
 from paren.experiment.jobs import Job
 from paren.experiment.standing import look
 from paren.experiment.training import Stopped, Trainer
+from paren.pipeline import keeping_plans
 from paren.text.errors import ParenError
 from paren.train.signals import StopSignals
 
@@ -49,7 +50,10 @@ class Worker:
 
     def run(self) -> None:
         """Ends when no job is left that could be worked on, or at a stop signal."""
-        left = list(self.jobs)
+        with keeping_plans():
+            self._work_off(list(self.jobs))
+
+    def _work_off(self, left: Sequence[Job]) -> None:
         while left and not self.signals.stop_asked:
             others = [job for job in left if not self._settle(job)]
             if len(others) == len(left) and not self.signals.stop_asked:

@@ -152,7 +152,7 @@ class Explanation:
         path = out / REPORT
         make_folder(path.parent)
         try:
-            write_atomically(files, path, json_bytes(self.data, indent=1), durable=False)
+            write_atomically(files, path, json_bytes(self.data), durable=False)
         except OSError as error:
             raise not_writable(path, error) from error
 
