@@ -1,8 +1,8 @@
 """What a job of a study costs beside its training: `python -m bench.jobs [--jobs 100]`.
 
 Trivial jobs (a network of 17 parameters, 5 steps, 40 rows of its own data each) in one worker, into a fresh folder: the
-processor time of a job and of its parts, and the least wall time of a job, as other load on the machine changes the first
-little and the least seldom. Goal: 50 ms a job. Then a launch that finds everything done, and a plan beside 10,000
+processor time of a job and of its parts, and the least wall time of a job, as other load on the machine changes the
+first little and the least seldom. Goal: 50 ms a job. Then a launch that finds everything done, and a plan beside 10,000
 artifacts.
 """
 
@@ -150,20 +150,18 @@ def main() -> None:
         processor = time.process_time()
         experiment.train(out, progress=view)
         processor = (time.process_time() - processor) / jobs * 1e3
+        least, middle = min(view.times) * 1e3, median(view.times) * 1e3
+        print(f"{jobs} jobs, processor {processor:.1f} ms a job (goal {GOAL:.0f})")
         print(
-            f"{jobs} jobs, processor {processor:.1f} ms a job (goal {GOAL:.0f}), wall least {min(view.times) * 1e3:.1f}"
-        )
-        print(
-            f"  median {median(view.times) * 1e3:.1f} ms, without the evaluation of the program, which is done before"
+            f"  wall {least:.1f} at least, {middle:.1f} median, without evaluating the programs, which is done before"
         )
         for name in parts.wall:
             own, wall = parts.processor[name] / jobs * 1e3, parts.wall[name] / jobs * 1e3
             print(f"  {name:42} processor {own:6.2f} ms, wall {wall:6.2f}")
         print(f"everything is done already: {seconds(lambda: api.load(path).train(out)):.2f} s")
         add_artifacts(out, ARTIFACTS)
-        print(
-            f"plan beside {ARTIFACTS:,} artifacts: {seconds(lambda: api.load(path).plan(out)):.2f} s (goal {PLAN_GOAL})"
-        )
+        planned = seconds(lambda: api.load(path).plan(out))
+        print(f"plan beside {ARTIFACTS:,} artifacts: {planned:.2f} s (goal {PLAN_GOAL:.0f})")
     finally:
         shutil.rmtree(folder)
 

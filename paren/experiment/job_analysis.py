@@ -47,7 +47,7 @@ def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key
         job.member,
         model.key,
         data_key,
-        lambda: read_model(model.folder, trainer.device),
+        lambda: read_model(model.folder, trainer.device, program=job.program),
         lambda: read_splits(trainer.data(job, Silent())[0]),
         lambda: read_metrics(model.folder),
     )

@@ -86,6 +86,20 @@ def write_job(folder: Path, job: Job, model: Path | None, data: Path | None, pro
     _write(folder / JOB, content)
 
 
+def announce_job(folder: Path, job: Job, model: Path) -> None:
+    """Says of a job that was never tried what it is and that it waits; `model` is where its model will lie. Raises
+    E-RUN-005."""
+    if not (folder / JOB).exists():
+        write_job(folder, job, model, None, {})
+    try:
+        with (folder / STATUS).open("xb") as file:  # a worker's word must not be overwritten
+            file.write(json_bytes(asdict(JobStatus(WAITING, updated=now())), indent=1))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise not_writable(folder / STATUS, error) from error
+
+
 def write_study(
     root: Path, program: Program, overrides: Sequence[str], jobs: Sequence[Job], versions: Mapping[str, str]
 ) -> None:

@@ -10,9 +10,10 @@ from paren.environment import OF_RANKS, inherited_variables, read_environment
 from paren.experiment.claims import sweep
 from paren.experiment.functions import Functions
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
-from paren.experiment.job_files import DONE, FAILED, STATUS, read_job_status, write_study
+from paren.experiment.job_files import DONE, FAILED, STATUS, announce_job, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
+from paren.experiment.launches import record_launch
 from paren.experiment.places import place_workers
 from paren.experiment.progress import SilentStudy, StudyView
 from paren.experiment.standing import Standing, look
@@ -80,6 +81,10 @@ class _Study:
         before = {job.folder: each.attempt for job in left if (each := read_job_status(root / job.folder)) is not None}
         if topology.member is None or topology.member.rank == 0:
             write_study(root, self.program, self.overrides, self.jobs, package_versions())
+            record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])
+            for standing in standings:
+                if not standing.finished:
+                    announce_job(root / standing.job.folder, standing.job, store.place(standing.recipe))
         if left:
             self.view.begin(left, len(self.jobs) - len(left))
             self._work(left, trainer, before, topology)

@@ -25,7 +25,7 @@ from paren.experiment.job_files import (
     write_job_status,
 )
 from paren.experiment.jobs import Job
-from paren.experiment.standing import look
+from paren.experiment.standing import Standing, look
 from paren.experiment.training import Stopped, Trainer
 from paren.pipeline import keeping_plans
 from paren.text.errors import ParenError
@@ -106,29 +106,33 @@ class _Attempt:
     def run(self) -> None:
         worker, job = self.worker, self.job
         self._stage("data")
-        key = worker.trainer.data_key(job)
-        model = self._model(key, JobProgress(job.order, worker.tell))
-        data = worker.trainer.data_folder(key)
-        named = (read_job(self.folder) or {}).get("products", {})
-        write_job(self.folder, job, model.folder, data, {name: self.folder / place for name, place in named.items()})
-        if worker.analyzes:
-            subject = subject_of(job, worker.trainer, worker.root, model, key)
-            products = analyze_job(subject, worker.trainer.functions, worker.trainer.store, self._analysis)
-            data = worker.trainer.data_folder(key)
-            write_job(self.folder, job, model.folder, data, {name: each.folder for name, each in products.items()})
-
-    def _model(self, data_key: str, view: JobProgress) -> Artifact:
-        """The trained model, trained now if that is asked for and it is not there."""
-        worker, job = self.worker, self.job
         trainer = worker.trainer
         standing = look(job, trainer, worker.root, trains=worker.trains, analyzes=False)
-        if standing.model is not None:
-            return standing.model
+        place = trainer.store.place(standing.recipe) if standing.model is None else standing.model.folder
+        self._write(place, standing.data_key, (read_job(self.folder) or {}).get("products", {}))
+        model = standing.model
+        if model is None:
+            model = self._train(standing, JobProgress(job.order, worker.tell))
+        products: Mapping[str, Artifact] = {}
+        if worker.analyzes:
+            subject = subject_of(job, trainer, worker.root, model, standing.data_key)
+            products = analyze_job(subject, trainer.functions, trainer.store, self._analysis)
+        named = (read_job(self.folder) or {}).get("products", {}) if not worker.analyzes else {}
+        self._write(model.folder, standing.data_key, named | {name: each.folder for name, each in products.items()})
+
+    def _write(self, model: Path, data_key: str, products: Mapping[str, str | Path]) -> None:
+        """Says what the job is and where its artifacts lie, or will lie."""
+        data = self.worker.trainer.data_folder(data_key)
+        write_job(self.folder, self.job, model, data, {name: self.folder / place for name, place in products.items()})
+
+    def _train(self, standing: Standing, view: JobProgress) -> Artifact:
+        """The model, trained now if that is asked for."""
+        worker, job = self.worker, self.job
         if not worker.trains:
             raise ParenError("E-JOB-008", f"{job.name} has no trained model", fix="train it with paren train")
-        data, _ = trainer.data(job, view)
+        data, _ = worker.trainer.data(job, view)
         self._stage("training")
-        return trainer.train(job, standing.recipe, data, view, worker.signals)
+        return worker.trainer.train(job, standing.recipe, data, view, worker.signals)
 
     def _analysis(self, name: str) -> None:
         """Says which analysis is computed now. Between two of them, a signal stops the job."""
