@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import studies
 from page_parser import Page, check
 from recorded_folders import (
     TEXT,
@@ -323,3 +324,38 @@ def test_nothing_heavy_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_study_that_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What jobs write is what is read: settings, states, metrics, plots, failures."""
+    (tmp_path / "analysis.py").write_text(
+        "import matplotlib.pyplot as plt\n"
+        "def size(*, model, settings):\n"
+        "    if settings['rate'] < 0.005:\n"
+        "        raise ValueError('that is <too> small')\n"
+        "    return {'parameters': {'count': sum(each.size for each in model.parameters().values())}, 'none': None}\n"
+        "def picture():\n"
+        "    return plt.figure(figsize=(6, 2))\n"
+    )
+    forms = (
+        "(defsweep (rate 1e-3)) (defcohort (replica 0 1))"
+        '(defplot picture (python "analysis.py" picture))'
+        '(defmetric size (python "analysis.py" size) :needs (model))'
+    )
+    file = studies.write_study(tmp_path, forms)
+    out = tmp_path / "out"
+    assert main(["run", str(file), "--out", str(out)]) == 1
+    capsys.readouterr()
+    found = paren.results(out, ["state", "rate", "replica", "size.parameters.count", "code", "step"])
+    assert found.rows == (
+        ("done", 0.01, 0, 17, None, 4),
+        ("done", 0.01, 1, 17, None, 4),
+        ("failed", 0.001, 0, None, "E-STUDY-007", 4),
+        ("failed", 0.001, 1, None, "E-STUDY-007", 4),
+    )
+    page = read(out)
+    assert "2 done, 2 failed" in page.text()
+    assert "that is <too> small" in page.text()
+    assert "jobs of earlier launches" not in page.text()
+    assert 2 <= sum("src" in image for image in page.all("img")) <= 4
+    assert [job.problems for job in read_recorded(out).jobs] == [()] * 4
