@@ -23,14 +23,14 @@ def test_every_code_that_is_raised_is_registered_and_the_other_way_round() -> No
     raised = set()
     for path in (ROOT / "paren").rglob("*.py"):
         if not path.name.startswith("codes"):
-            raised |= set(re.findall(r"\bE-[A-Z]+-\d{3}\b", path.read_text(encoding="utf-8")))
+            raised |= set(re.findall(r"\bE-[A-Z][A-Z0-9]*-\d{3}\b", path.read_text(encoding="utf-8")))
     assert sorted(raised - set(CODES)) == []
     assert sorted(set(CODES) - raised) == []
 
 
 def test_entries_are_sentences() -> None:
     for code in CODES.values():
-        assert re.fullmatch(r"E-[A-Z]+-\d{3}", code.code)
+        assert re.fullmatch(r"E-[A-Z][A-Z0-9]*-\d{3}", code.code)
         assert code.title, code.code
         assert not code.title.endswith("."), code.code
         assert code.cause.endswith("."), code.code
