@@ -123,7 +123,8 @@ class _Attempt:
     def _write(self, model: Path, data_key: str, products: Mapping[str, str | Path]) -> None:
         """Says what the job is and where its artifacts lie, or will lie."""
         data = self.worker.trainer.data_folder(data_key)
-        write_job(self.folder, self.job, model, data, {name: self.folder / place for name, place in products.items()})
+        places = {name: each if isinstance(each, Path) else self.folder / each for name, each in products.items()}
+        write_job(self.folder, self.job, model, data, places)
 
     def _train(self, standing: Standing, view: JobProgress) -> Artifact:
         """The model, trained now if that is asked for."""
