@@ -53,8 +53,8 @@ def study(tmp_path: Path) -> Path:
 def test_a_study_has_all_sections(study: Path) -> None:
     page = read(study)
     assert page.sections() == [
-        *("summary", "failures", "jobs", "curves", "sweep", "metrics", "plots", "settings", "memory", "details"),
-        "provenance",
+        *("summary", "failures", "jobs", "curves", "sweep", "metrics", "plots", "settings", "memory", "artifacts"),
+        *("details", "provenance"),
     ]
     text = page.text()
     for told in ("14 of 16", "14 done, 1 waiting, 1 failed", "study of 16 jobs, 2026-11-30 08:00:00 UTC to", "smoke"):
@@ -359,3 +359,6 @@ def test_a_study_that_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "jobs of earlier launches" not in page.text()
     assert 2 <= sum("src" in image for image in page.all("img")) <= 4
     assert [job.problems for job in read_recorded(out).jobs] == [()] * 4
+    table = page.text().split(" Artifacts ")[-1]
+    assert " UTC pairs data " in table
+    assert "not there" not in table

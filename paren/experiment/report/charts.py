@@ -50,8 +50,9 @@ class Bar:
         return deviation_of(self.values)
 
 
-def line_chart(title: str, lines: Sequence[Line], colours: Sequence[str], about: str) -> Html:
-    """A chart of lines; `colours` gives each job's. `about` is what a reader who cannot see it is told."""
+def line_chart(title: str, lines: Sequence[Line], colours: Sequence[str], about: str, note: str) -> Html:
+    """A chart of lines; `colours` gives each job's. `about` is what a reader who cannot see it is told, `note` is
+    written above it."""
     across = axis_for(
         [step for line in lines for step in (line.steps[0], line.steps[-1])],
         LEFT,
@@ -67,7 +68,7 @@ def line_chart(title: str, lines: Sequence[Line], colours: Sequence[str], about:
         upward,
         across.ticks(),
         [show_tick(tick) for tick in across.ticks()],
-        "step",
+        f"step{note}",
         marks,
         about,
         "lines",

@@ -56,7 +56,4 @@ def _chart(recorded: Recorded, name: str, colours: Sequence[str]) -> Html | None
     last = sorted(line.values[-1] for line in lines)
     about = f"{name} over steps, {len(lines)} {'line' if len(lines) == 1 else 'lines'}, last values {last[0]:.4g}"
     about += f" to {last[-1]:.4g}" if len(last) > 1 else ""
-    chart = line_chart(name, lines, colours, about)
-    if left_out:
-        chart = element("div", chart, element("p", f"{left_out} infinite values are not drawn", class_="note"))
-    return chart
+    return line_chart(name, lines, colours, about, f" · {left_out} infinite, not drawn" if left_out else "")

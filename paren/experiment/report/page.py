@@ -9,6 +9,7 @@ from string import Template
 
 from paren.experiment.figures import show_number, show_seconds
 from paren.experiment.recorded import Recorded, RecordedJob, number_of, read_recorded
+from paren.experiment.report.artifacts import artifacts
 from paren.experiment.report.curves import curves
 from paren.experiment.report.html import Html, element, escape, join
 from paren.experiment.report.pictures import pictures
@@ -54,6 +55,7 @@ def draw_page(recorded: Recorded) -> str:
         ("settings", "Settings", settings(recorded)),
         ("memory", "Memory and speed", memory(recorded)),
         ("events", "Events", events(recorded)),
+        ("artifacts", "Artifacts", artifacts(recorded)),
         ("details", "Job by job" if several else "Run", details(recorded) if recorded.jobs else None),
         ("provenance", "Provenance", provenance(recorded)),
     ]

@@ -1,0 +1,59 @@
+"""The artifacts of a study: which there are, how large, from which function, and which jobs share them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from paren.experiment.artifact import MANIFEST
+from paren.experiment.recorded import Recorded, number_of, object_of, text_of
+from paren.experiment.report.html import Html, element
+from paren.experiment.report.tables import cell, sortable
+from paren.experiment.report.times import show_time
+from paren.text.size import show_bytes
+from paren.train.state import Json
+
+
+def artifacts(recorded: Recorded) -> Html | None:
+    """A row for each artifact that a job refers to; None if there is none."""
+    users: dict[tuple[str, Path], list[str]] = {}
+    for job in recorded.jobs:
+        products = object_of(job.references.get("products"))
+        for name, place in {
+            "data": job.references.get("data"),
+            "model": job.references.get("model"),
+            **products,
+        }.items():
+            if isinstance(place, str):
+                users.setdefault((name, Path(os.path.normpath(job.folder / place))), []).append(job.label)
+    names = list(dict.fromkeys(name for name, _ in users))
+    ordered = sorted(users.items(), key=lambda each: names.index(each[0][0]))
+    rows = [_row(name, folder, labels) for (name, folder), labels in ordered]
+    return sortable(["artifact", "key", "jobs", "size", "made", "by"], rows, "Artifacts") if rows else None
+
+
+def _row(name: str, folder: Path, labels: list[str]) -> Html:
+    record = _read(folder)
+    sizes = [number_of(object_of(file).get("bytes")) or 0 for file in object_of(record.get("files")).values()]
+    size, whole = show_bytes(int(sum(sizes))), f"{sum(sizes):,.0f} bytes"
+    function = object_of(object_of(record.get("recipe")).get("parts")).get("function")
+    cells = [
+        element("th", name, scope="row", class_="first"),
+        element("td", element("code", folder.name)),
+        element("td", str(len(labels)), class_="number", data_v=len(labels), data_tip="\n".join(labels[:12])),
+        element("td", size, class_="number", data_v=sum(sizes), data_tip=whole) if sizes else cell(None),
+        element("td", show_time(record.get("created")) or ("" if record else "not there")),
+        element("td", element("code", text_of(function))),
+    ]
+    return element("tr", *cells)
+
+
+def _read(folder: Path) -> dict[str, Json]:
+    """The record of an artifact; empty if it is not there or cannot be read, which `paren verify` tells apart."""
+    try:
+        content: Any = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
