@@ -88,6 +88,18 @@ VARIABLES = (
         "How long nodes wait for each other at the start.",
     ),
     Variable(
+        "PAREN_STEP_TIMEOUT",
+        "seconds",
+        "`300`",
+        "How long a rank may keep the others waiting in a step or an evaluation before it counts as stuck.",
+    ),
+    Variable(
+        "PAREN_WORK_TIMEOUT",
+        "seconds",
+        "`7200`",
+        "How long a rank may keep the others waiting with other work: preparing data, compiling, restoring, saving.",
+    ),
+    Variable(
         "PAREN_NODE_GRADIENTS",
         "`f32` or `bf16`",
         "`f32` on the CPU, `bf16` on CUDA",
@@ -99,6 +111,12 @@ VARIABLES = (
         "the folder of the paren file",
         "What relative paths in data forms start from, where `--data-root` is not given.",
     ),
+    Variable(
+        "PAREN_LAUNCHER",
+        "a process",
+        "set by paren",
+        "For the ranks that paren starts: which process started them and watches them.",
+    ),
 )
 
 # Those of them that say which ranks there are.
@@ -108,12 +126,16 @@ OF_RANKS = (
     "PAREN_NODE_RANK",
     "PAREN_RENDEZVOUS",
     "PAREN_RENDEZVOUS_TIMEOUT",
+    "PAREN_STEP_TIMEOUT",
+    "PAREN_WORK_TIMEOUT",
     "PAREN_NODE_GRADIENTS",
+    "PAREN_LAUNCHER",
 )
 
 # torchrun's, which make a process one of several ranks.
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the ranks' store
+AGENT_FILE = "TORCHELASTIC_ERROR_FILE"  # where a rank tells torchrun of its error
 
 
 @dataclass(frozen=True)
@@ -142,7 +164,9 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         memory=parse_size(memory, "PAREN_MEMORY") if memory else None,
         cache=Path(cache).expanduser() if cache else Path(platformdirs.user_cache_dir("paren")),
         data=_existing_folder("PAREN_DATA", data) if data else None,
-        ranks={name: given[name] for name in (*OF_RANKS, *LAUNCHED, AGENT_STORE) if given.get(name, "").strip()},
+        ranks={
+            name: given[name] for name in (*OF_RANKS, *LAUNCHED, AGENT_STORE, AGENT_FILE) if given.get(name, "").strip()
+        },
     )
 
 

@@ -45,7 +45,7 @@ from paren.train.follow import Follow
 from paren.train.loop import AT_SIGNAL, AT_STEPS, COMPLETE
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
-from paren.train.run import Outcome, Start
+from paren.train.run import Outcome, Start, note_failure
 from paren.train.signals import StopSignals
 from paren.train.state import Json
 from paren.train.status import read_status
@@ -120,11 +120,13 @@ def run_program(
         try:
             topology = find_topology(variables, visible_devices(how.device), ordinal_of(how.device))
             if topology.starts_ranks:
-                return start_ranks(program, overrides, options, how, topology, signals)
+                view.end()  # the first rank shows the progress
+                return start_ranks(program, overrides, options, how, topology, signals, view.notice)
             if topology.member is None:
                 outcome = train_program(program, options, how, view, signals, topology, None, plans)
             else:
                 with joined(topology, topology.member) as ranks:
+                    ranks.heart.endings.append(lambda _: view.end())
                     outcome = train_program(program, options, how, view, signals, topology, ranks)
         finally:
             view.end()
@@ -132,13 +134,25 @@ def run_program(
 
 
 def start_ranks(
-    program: Program, overrides: Sequence[str], options: RunOptions, how: How, topology: Topology, signals: StopSignals
+    program: Program,
+    overrides: Sequence[str],
+    options: RunOptions,
+    how: How,
+    topology: Topology,
+    signals: StopSignals,
+    say: Callable[[str], None],
 ) -> Run:
-    """Trains a program on ranks that this process starts, as `run_program` does."""
+    """Trains a program on ranks that this process starts, as `run_program` does. `say` shows a line about them."""
     _shared(program, topology)  # what cannot be shared out is refused before any rank starts
     _refuse_rounding(program, read_environment().ranks)
     command = _command(program, overrides, options, how)
-    return _ended(options.out, launch(topology, command, inherited_variables(), lambda: signals.received))
+    try:
+        code = launch(topology, command, inherited_variables(), lambda: signals.received, say)
+    except ParenError as error:
+        if topology.node == 0:
+            note_failure(options.out, error)
+        raise
+    return _ended(options.out, code)
 
 
 def train_program(
@@ -176,6 +190,8 @@ def train_program(
     planning = Planning(how.patterns, traits=traits_of(opened.name))
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
+    if ranks is not None:
+        ranks.doing("reading data")
     data = data if data is not None else open_program_data(program, how.data_root, view)
     digest = run_digest(program, data)
     combine = None

@@ -16,7 +16,7 @@ from paren.experiment.launch import Launch
 from paren.experiment.places import own_place
 from paren.experiment.recipe import Recipe, as_json
 from paren.experiment.store import Store
-from paren.parallel.topology import TIMEOUT, Topology
+from paren.parallel.topology import Patience, Topology
 from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import Available, usable_memory
@@ -28,7 +28,7 @@ from paren.train.signals import StopSignals
 from paren.train.state import Json
 
 MODEL = "model"
-ALONE = Topology(1, 0, (0,), None, TIMEOUT, "f32", None)
+ALONE = Topology(1, 0, (0,), None, Patience(), "f32", None)
 
 
 class Stopped(Exception):
@@ -129,7 +129,7 @@ class Trainer:
             options = RunOptions(folder, resume="auto", tensorboard=self.tensorboard, versions=package_versions())
             outcome: Run | Outcome
             if self.topology.starts_ranks:
-                outcome = start_ranks(job.program, job.texts, options, self.how, self.topology, signals)
+                outcome = start_ranks(job.program, job.texts, options, self.how, self.topology, signals, view.notice)
             else:
                 outcome = train_program(
                     job.program, options, self._how, view, signals, ALONE, None, device=self.device, data=data

@@ -36,6 +36,7 @@ def examine() -> Examination:
         rows += [
             machine.check_cache(environment.cache),
             machine.check_device(environment.device),
+            machine.check_ranks(environment.ranks, environment.device),
             machine.check_speed(environment.cache),
         ]
     rows += [

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from paren.inspect.examination import FAIL, NOTE, PASS, Row
 from paren.ir.types import DType
+from paren.parallel.topology import find_topology
+from paren.parallel.visible import ordinal_of, visible_devices
 from paren.plan.plan import Matrix, Product
 from paren.runtime.block import allocate_array
 from paren.runtime.cache import KernelCache
@@ -101,6 +103,19 @@ def check_device(name: str) -> Row:
         return f"{device.name}, {device.threads} threads"
 
     return _attempt("device", FAIL, "E-DEV-104", attempt)
+
+
+def check_ranks(variables: Mapping[str, str], device: str) -> Row:
+    """The ranks that runs have where nothing else is said, by the variables that say so."""
+
+    def attempt() -> str:
+        topology = find_topology(variables, visible_devices(device), ordinal_of(device))
+        if topology.ranks == 1:
+            return "1 rank"
+        node = f"node {topology.node} of {topology.nodes}, " if topology.nodes > 1 else ""
+        return f"{topology.ranks} ranks, {node}here on devices {', '.join(map(str, topology.devices))}"
+
+    return _attempt("ranks", FAIL, "E-DP-009", attempt)
 
 
 def check_speed(cache: Path) -> Row:

@@ -19,6 +19,15 @@ class Company(Protocol):
     def at(self, step: int) -> None:
         """Notes how many positions are done, for whoever watches."""
 
+    def doing(self, phase: str) -> None:
+        """Notes what this rank does, for whoever watches."""
+
+    def texts(self, own: str) -> list[str]:
+        """The texts of all ranks, in their order."""
+
+    def leave_to(self, rank: int) -> None:
+        """Lets one rank say why all of them end: does not return on the others."""
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; all ranks ask at the same place."""
 
@@ -40,6 +49,15 @@ class Alone:
 
     def at(self, step: int) -> None:
         """There is nobody to tell."""
+
+    def doing(self, phase: str) -> None:
+        """As above."""
+
+    def texts(self, own: str) -> list[str]:
+        return [own]
+
+    def leave_to(self, rank: int) -> None:
+        """It is this one."""
 
     def any(self, flag: bool) -> bool:
         return flag

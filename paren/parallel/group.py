@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Bytes = npt.NDArray[np.uint8]
+Meeting = Callable[[], AbstractContextManager[None]]  # a block in which a rank waits for others
 
 
 class PeerLost(Exception):
@@ -33,12 +34,14 @@ def _peers() -> Iterator[None]:
 
 
 class Group:
-    """Moves bytes among some ranks of a run: the `Mover` of an exchange. `place` is this rank's number among them."""
+    """Moves bytes among some ranks of a run: the `Mover` of an exchange. `place` is this rank's number among them.
+    Every move is a `meeting`."""
 
-    def __init__(self, ranks: Sequence[int], rank: int, group: ProcessGroup) -> None:
+    def __init__(self, ranks: Sequence[int], rank: int, group: ProcessGroup, meeting: Meeting) -> None:
         self.ranks = tuple(ranks)
         self.place = self.ranks.index(rank)
         self._group = group
+        self._meeting = meeting
 
     @property
     def size(self) -> int:
@@ -56,7 +59,7 @@ class Group:
         import torch.distributed as distributed
 
         others = [(place, rank) for place, rank in enumerate(self.ranks) if place != self.place]
-        with _peers():
+        with _peers(), self._meeting():
             under_way = [
                 post(torch.from_numpy(arrays[place]), rank, self._group)
                 for post, arrays in ((distributed.irecv, received), (distributed.isend, sent))
@@ -78,7 +81,7 @@ class Group:
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
-        with _peers():
+        with _peers(), self._meeting():
             distributed.broadcast(torch.from_numpy(content), src=self.ranks[0], group=self._group)
 
 
@@ -86,11 +89,11 @@ class Groups:
     """The groups that a rank belongs to: `within` its node, `between` the ranks of its place on all nodes, and `every`
     rank. Close it when the run is over."""
 
-    def __init__(self, topology: Topology, rank: int, store: Store, timeout: float) -> None:
+    def __init__(self, topology: Topology, rank: int, store: Store, timeout: float, meeting: Meeting) -> None:
         import torch.distributed as distributed  # only where a run has several ranks
 
         here, limit = len(topology.devices), timedelta(seconds=timeout)
-        with _peers():
+        with _peers(), meeting():
             distributed.init_process_group(
                 "gloo",
                 store=store,  # type: ignore[arg-type]  # torch's own, by the part of it that is used
@@ -101,13 +104,14 @@ class Groups:
         # Every rank makes every group, in one order, as torch demands.
         rows = [tuple(range(node * here, (node + 1) * here)) for node in range(topology.nodes)]
         columns = [tuple(range(place, topology.ranks, here)) for place in range(here)]
-        made = {ranks: distributed.new_group(ranks, timeout=limit) for ranks in dict.fromkeys([*rows, *columns])}
-        self.within = Group(rows[rank // here], rank, made[rows[rank // here]])
-        self.between = Group(columns[rank % here], rank, made[columns[rank % here]])
+        with _peers(), meeting():
+            made = {ranks: distributed.new_group(ranks, timeout=limit) for ranks in dict.fromkeys([*rows, *columns])}
+        self.within = Group(rows[rank // here], rank, made[rows[rank // here]], meeting)
+        self.between = Group(columns[rank % here], rank, made[columns[rank % here]], meeting)
         everyone = tuple(range(topology.ranks))
         whole = distributed.group.WORLD
         assert whole is not None  # made two lines above
-        self.every = Group(everyone, rank, whole)
+        self.every = Group(everyone, rank, whole, meeting)
 
     def close(self) -> None:
         """Leaves all groups."""

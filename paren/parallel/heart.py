@@ -1,99 +1,136 @@
-"""Signs of life: a thread of each rank tells the store that it runs, and at which step it is."""
+"""The heart of a rank: a thread that tells the store that it runs, and ends it as soon as the run has failed."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
+import signal
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
+from paren.parallel.failure import Failure, describe_cause, read_failure
+from paren.parallel.sign import INTERVAL, OVER, PREPARING, Place, Sign, read_place
 from paren.parallel.store import Store
+from paren.parallel.watch import FROZEN, Watch
 from paren.text.errors import ParenError
 
-INTERVAL = 1.0  # seconds between two signs
-FROZEN = 10.0  # seconds without a sign after which a rank counts as frozen
-FAILURE = "failure"  # the key of the first failure
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run cannot go on: which rank, where, at which step (positions done), and the cause in words."""
-
-    rank: int
-    host: str
-    step: int
-    cause: str
-
-    @classmethod
-    def here(cls, rank: int, step: int, cause: str) -> Failure:
-        """The failure of a rank on this host."""
-        return cls(rank, socket.gethostname(), step, cause)
-
-    def record(self, store: Store) -> None:
-        """Tells of it, unless another was told of before."""
-        store.compare_set(FAILURE, "", self.to_json())
-
-    def error(self) -> ParenError:
-        """E-DP-008."""
-        return ParenError(
-            "E-DP-008",
-            f"rank {self.rank} on {self.host} failed at step {self.step}: {self.cause}",
-            fix="see to the cause, then continue with --resume latest",
-        )
-
-    def to_json(self) -> str:
-        return json.dumps([self.rank, self.host, self.step, self.cause])
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Failure:
-        rank, host, step, cause = json.loads(text)
-        return cls(rank, host, step, cause)
+Ending = Callable[[ParenError], None]
 
 
 class Heart:
-    """The signs of one rank. `step` is what the training loop keeps up to date. With `orphan`, the process ends if the
-    one that started it is gone."""
+    """The signs of one rank. `step` and what it is `doing` are what the training keeps up to date. `endings` are called
+    with the error before this rank is ended for another one's failure.
 
-    def __init__(self, rank: int, store: Store, orphan: bool) -> None:
+    `parent`: the process without which this one ends, None for any. Where no launcher of paren's watches the ranks,
+    `watch` looks after some, `tell_agent` gets the error that this rank ends with, and `say` the line about it.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        store: Store,
+        watch: Watch | None = None,
+        parent: int | None = None,
+        tell_agent: Ending | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self.rank = rank
-        self.step = 0
+        self.step: int | None = None
+        self._phase = PREPARING
+        self.endings: list[Ending] = []
         self._store = store
-        self._parent = os.getppid() if orphan else None
+        self._watch = watch
+        self._parent = parent
+        self._tell_agent = tell_agent
+        self._say = say
+        self._place = Place.here()
+        self._count = self._met = self._inside = 0
+        self._told: Failure | None = None
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._place.tell(store, rank)
+        self._tell()
         self._thread = threading.Thread(target=self._beat, name="paren-heart", daemon=True)
         self._thread.start()
 
-    def _beat(self) -> None:
-        count = 0
-        while True:
-            if self._parent is not None and os.getppid() != self._parent:
-                os._exit(1)  # nobody is left to answer to, and no rank may outlive its run
-            try:
-                self._store.set(beat_key(self.rank), json.dumps([count, self.step]))
-            except RuntimeError:
-                if self._parent is None:
-                    return  # the run is over, or whoever watches it ends this rank
-            count += 1
-            if self._over.wait(INTERVAL):
-                return
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """A block that all ranks come to, in which this one may wait for others."""
+        with self._lock:
+            self._met += 1
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+
+    def doing(self, phase: str) -> None:
+        """Tells what this rank does from now on."""
+        self._phase = phase
+        with suppress(RuntimeError):  # that the store is gone is seen to by the next sign
+            self._tell()
 
     def fail(self, error: BaseException) -> None:
-        """Tells why this rank ends, unless another told of its end before."""
-        kind, text = (
-            (error.code, error.message) if isinstance(error, ParenError) else (type(error).__name__, str(error))
-        )
-        try:
-            Failure.here(self.rank, self.step, f"{kind}: {text}").record(self._store)
-        except RuntimeError:
-            return  # see above
+        """Tells why this rank ends, unless another told of its end before: then this one waits to be ended."""
+        failure = self._told = Failure(self.rank, self._place.host, self._sign().where, describe_cause(error))
+        with suppress(RuntimeError):  # without a store nobody is left to tell
+            failure.record(self._store)
+        if self._tell_agent is not None:
+            self._tell_agent(failure.error())
 
     def stop(self) -> None:
         """No more signs."""
         self._over.set()
         self._thread.join()
+        self.doing(OVER)
 
+    def _sign(self) -> Sign:
+        with self._lock:
+            return Sign(self._count, self.step, self._met, self._inside > 0, self._phase)
 
-def beat_key(rank: int) -> str:
-    """The key of a rank's signs: the count of them, and the step."""
-    return f"beat/{rank}"
+    def _tell(self) -> None:
+        self._sign().tell(self._store, self.rank)
+        with self._lock:
+            self._count += 1
+
+    def _beat(self) -> None:
+        silence = 0.0
+        while not self._over.wait(INTERVAL):
+            if self._parent is not None and os.getppid() != self._parent:
+                os._exit(1)  # nobody is left to answer to, and no rank may outlive its run
+            try:
+                self._tell()
+                if self._watch is not None:
+                    self._watch.look()
+                failure = read_failure(self._store)
+                silence = 0.0
+            except RuntimeError:
+                silence += INTERVAL
+                if silence < FROZEN:
+                    continue
+                failure = Failure(0, "its host", self._sign().where, f"its store has been gone for {FROZEN:g} s")
+            if failure is not None and failure != self._told:
+                self._end(failure)
+
+    def _end(self, failure: Failure) -> None:
+        """Ends this process, whatever its other threads do, and even if what it still wants to tell fails."""
+        try:
+            if failure.lives and failure.rank != self.rank:
+                self._kill(read_place(self._store, failure.rank))
+            error = failure.error()
+            if self._tell_agent is not None:
+                self._tell_agent(error)
+            for ending in self.endings:
+                ending(error)
+            if self._say is not None:
+                why = "waited for it" if self._inside else "ends with it"
+                self._say(f"{error.code}: {error.message} (rank {self.rank} {why})")
+        finally:
+            os._exit(1)
+
+    def _kill(self, place: Place) -> None:
+        """Ends a rank of this machine that cannot end itself."""
+        if self._watch is not None and self._place.sees(place):
+            with suppress(ProcessLookupError):
+                os.kill(place.process, signal.SIGKILL)

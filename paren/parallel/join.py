@@ -2,56 +2,96 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from paren.parallel.group import Groups, PeerLost
-from paren.parallel.heart import Failure, Heart
+from paren.parallel.heart import Heart
 from paren.parallel.ranks import FACTS, Ranks
-from paren.parallel.store import open_store
+from paren.parallel.route import describe_route
+from paren.parallel.store import Store, open_store
 from paren.parallel.topology import Member, Topology
-from paren.text.errors import ParenError
+from paren.parallel.watch import Watch
+from paren.text.errors import Note, ParenError
 
-GRACE = 20.0  # seconds in which the failure of another rank comes to light
+GRACE = 30.0  # seconds in which the failure of another rank comes to light
 PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive is watched, and not timed
-
-
-def join(topology: Topology, member: Member) -> Ranks:
-    """This process as a rank. It returns once every rank has come. Raises E-DP-007 if the store is not reached."""
-    serves = member.rank == 0 and not member.served
-    try:
-        store = open_store(member.meeting, topology.ranks, serves, topology.timeout)
-    except RuntimeError as error:
-        raise ParenError(
-            "E-DP-007",
-            f"rank {member.rank} on {socket.gethostname()} did not reach the store at {member.meeting} within "
-            f"{topology.timeout:g} s",
-            fix="start every node, and let them reach that address",
-        ) from error
-    heart = Heart(member.rank, open_store(member.meeting, topology.ranks, False, topology.timeout), member.served)
-    return Ranks(member.rank, topology.ranks, store, Groups(topology, member.rank, store, PATIENCE), heart)
 
 
 @contextmanager
 def joined(topology: Topology, member: Member) -> Iterator[Ranks]:
-    """A block in which this process is a rank: it gives signs of life, and tells why it fails.
+    """A block in which this process is a rank, which begins once every rank has come: it gives signs of life, and tells
+    why it fails. Raises E-DP-007 if the store is not reached.
 
-    An exchange that another rank left is not the cause of anything: then it waits to be ended by whoever watches.
+    An exchange that another rank left is not the cause of anything: then it waits to be ended by its heart, which hears
+    of the cause.
     """
-    ranks = join(topology, member)
+    store, own = _open_stores(topology, member)
+    heart = _give_heart(topology, member, own)
     try:
-        yield ranks
+        groups = Groups(topology, member.rank, store, PATIENCE, heart.meeting)
+        yield Ranks(member.rank, topology.ranks, store, groups, heart)
     except PeerLost as error:
-        time.sleep(GRACE)
-        raise Failure.here(ranks.rank, ranks.heart.step, f"an exchange broke: {error}").error() from error
+        with heart.meeting():
+            time.sleep(GRACE)
+        broken = ParenError("E-DP-008", f"an exchange broke, and no rank said why: {error}")
+        heart.fail(broken)
+        raise broken from error
     except BaseException as error:
-        ranks.heart.fail(error)
+        heart.fail(error)
         raise
     finally:
-        ranks.heart.stop()
-    ranks.groups.close()
+        heart.stop()
+    groups.close()
+
+
+def _open_stores(topology: Topology, member: Member) -> tuple[Store, Store]:
+    """The store, twice: for the training, and for the signs of life, which nothing may keep waiting."""
+    limit, serves = topology.patience.join, member.rank == 0 and not member.served
+    try:
+        store = open_store(member.meeting, topology.ranks, serves, limit)
+        return store, open_store(member.meeting, topology.ranks, False, limit)
+    except RuntimeError as error:
+        raise ParenError(
+            "E-DP-007",
+            f"rank {member.rank} on {socket.gethostname()} did not reach the store at {member.meeting} within "
+            f"{limit:g} s",
+            notes=[Note(line) for line in describe_route(member.meeting)],
+            fix="start every node, and let them reach that address",
+        ) from error
+
+
+def _give_heart(topology: Topology, member: Member, store: Store) -> Heart:
+    """The heart of this rank. Where no launcher of paren's watches, ranks do: each whether the next one lives, and the
+    first whether any is stuck."""
+    rank, count = member.rank, topology.ranks
+    if member.launcher is not None:
+        return Heart(rank, store, parent=member.launcher)
+    watched = range(count) if rank == 0 else [(rank + 1) % count]
+    watch = Watch(store, watched, topology.patience, say if rank == 0 else None)
+    parent = os.getppid() if member.served else None
+    return Heart(rank, store, watch, parent, lambda error: _tell_agent(error, member.error_file), say)
+
+
+def say(text: str) -> None:
+    """Writes a line to stderr, from any thread and whatever the others do with the stream."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())
+
+
+def _tell_agent(error: ParenError, path: str) -> None:
+    """Writes what torchrun shows of a rank's failure, in its own format."""
+    if not path:
+        return
+    extra = {"timestamp": str(int(time.time()))}
+    message = {"message": f"{error.code}: {error.message}", "extraInfo": extra}
+    with suppress(OSError):
+        Path(path).write_text(json.dumps({"message": message}))
 
 
 def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:

@@ -6,7 +6,6 @@ a stop by signals that it passes on once; a failure that is on record wins over 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,31 +13,30 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import IO
 
-from paren.parallel.heart import FAILURE, FROZEN, Failure, beat_key
-from paren.parallel.store import Store, open_store
+from paren.parallel.failure import Failure, read_failure
+from paren.parallel.meet import leave, leave_failed, lost, meet
+from paren.parallel.sign import INTERVAL, read_sign
+from paren.parallel.store import Store
 from paren.parallel.topology import OF_NODES, Address, Topology
-from paren.text.errors import Note, ParenError, first_line
+from paren.parallel.watch import FROZEN, Watch
 
 PAUSE = 0.1  # seconds between two looks
-LOOPBACK = "127.0.0.1"
+ENDING = 10.0  # seconds in which ranks end by themselves after a failure
+REPORT = 100  # last lines of a failed rank that are shown
 STOPPED = (130, 143)  # exit codes of ranks that saved and ended after a signal
-NODE, DONE = "node", "node done"  # keys
 
 
 @dataclass
 class _Rank:
-    """A started rank, what it says to nobody (rank 0 says it to the user), the count that its last sign had, and when
-    that was seen."""
+    """A started rank, what it says to nobody (rank 0 says it to the user), and since when it was seen stopped."""
 
     number: int
     process: subprocess.Popen[bytes]
     said: IO[bytes]
-    count: int = -1
-    step: int = 0
-    seen: float = field(default_factory=time.monotonic)
+    stopped: float | None = None
 
 
 def launch(
@@ -46,19 +44,25 @@ def launch(
     command: Sequence[str],
     variables: Mapping[str, str],
     received: Callable[[], signal.Signals | None],
+    say: Callable[[str], None],
 ) -> int:
     """Runs the command once for each device of this node, and waits; gives the exit code of the ranks: 0, 130 or 143.
 
-    `variables`: of the ranks' environment. `received` gives a stop signal that came. Raises E-DP-008 if a rank fails,
-    E-DP-007 for nodes that do not come or leave, E-DP-006 for nodes that do not fit together.
+    `variables`: of the ranks' environment. `received` gives a stop signal that came. `say` shows a line. Raises
+    E-DP-008 if a rank fails, E-DP-007 for nodes that do not come or leave, E-DP-006 for nodes that do not fit together.
     """
-    store, address = _meet(topology)
+    store, address = meet(topology)
     said = [tempfile.TemporaryFile() for _ in topology.devices]  # noqa: SIM115  # closed below
     ranks = [_start(topology, place, command, variables, address, file) for place, file in enumerate(said)]
+    watch = Watch(store, range(topology.ranks), topology.patience, say) if topology.node == 0 else None
     try:
-        code = _watch(store, ranks, received)
-        _part(topology, store)
+        code = _wait(store, ranks, watch, received)
+        leave(topology, store)
         return code
+    except _Failed as failed:
+        _end(ranks, failed.failure, say)
+        leave_failed(topology, store)
+        raise failed.failure.error() from None
     finally:
         for rank in ranks:
             if rank.process.poll() is None:
@@ -86,6 +90,7 @@ def _start(
         "MASTER_ADDR": address.host,
         "MASTER_PORT": str(address.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "PAREN_LAUNCHER": str(os.getpid()),
     }
     process = subprocess.Popen(
         list(command),
@@ -98,7 +103,17 @@ def _start(
     return _Rank(number, process, said)
 
 
-def _watch(store: Store, ranks: Sequence[_Rank], received: Callable[[], signal.Signals | None]) -> int:
+class _Failed(Exception):
+    """A failure is on record."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def _wait(
+    store: Store, ranks: Sequence[_Rank], watch: Watch | None, received: Callable[[], signal.Signals | None]
+) -> int:
     passed_on = False
     while True:
         number = received()
@@ -107,55 +122,78 @@ def _watch(store: Store, ranks: Sequence[_Rank], received: Callable[[], signal.S
             for rank in ranks:
                 if rank.process.poll() is None:
                     os.kill(rank.process.pid, number)
-        _look(store, ranks)
+        _look(store, ranks, watch)
         codes = [rank.process.poll() for rank in ranks]
         if all(code is not None for code in codes):
             return max(code or 0 for code in codes)
         time.sleep(PAUSE)
 
 
-def _look(store: Store, ranks: Sequence[_Rank]) -> None:
-    """Raises E-DP-008 if a rank of this node, or of another, has failed."""
+def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
+    """Raises _Failed if a rank of this node, or of another, has failed."""
     try:
-        failed = next((rank for rank in ranks if rank.process.poll() not in (None, 0, *STOPPED)), None)
-        if failed is not None and not store.check([FAILURE]):
-            _record(store, failed, _ending(failed))
-        if not store.check([FAILURE]):
-            for rank in ranks:
-                if rank.process.poll() is None and _is_frozen(store, rank):
-                    _record(store, rank, f"it gave no sign of life for {FROZEN:g} s")
-        if store.check([FAILURE]):
-            raise Failure.from_json(store.get(FAILURE)).error()
+        for rank in ranks:
+            if rank.process.poll() not in (None, 0, *STOPPED):
+                _record(store, rank, ranks, _ending(rank), lives=False)
+            elif _is_stopped(rank):
+                _record(store, rank, ranks, f"it gave no sign of life for {FROZEN:g} s", lives=True)
+        if watch is not None:
+            watch.look()
+        failure = read_failure(store)
     except RuntimeError as error:
-        raise ParenError(
-            "E-DP-007",
-            "node 0 left the run: its store is gone",
-            notes=[Note(first_line(error))],
-            fix="restart every node with --resume latest",
-        ) from error
+        raise lost(error) from error
+    if failure is not None:
+        raise _Failed(failure)
 
 
-def _record(store: Store, rank: _Rank, cause: str) -> None:
-    Failure.here(rank.number, rank.step, cause).record(store)
+def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, lives: bool) -> None:
+    """Records a failure that the rank did not tell of itself. Its last sign may be of an earlier step; the others,
+    which now wait for it, are at the one that it was at."""
+    before = {each.number: read_sign(store, each.number).count for each in ranks if each.process.poll() is None}
+    deadline = time.monotonic() + 2 * INTERVAL
+    while time.monotonic() < deadline and any(read_sign(store, each).count == count for each, count in before.items()):
+        time.sleep(PAUSE)
+    steps = [sign.step for sign in (read_sign(store, each) for each in before) if sign.step is not None]
+    own = read_sign(store, rank.number)
+    if own.step is not None:
+        own = replace(own, step=max(own.step, *steps))
+    Failure(rank.number, socket.gethostname(), own.where, cause, lives).record(store)
 
 
-def _is_frozen(store: Store, rank: _Rank) -> bool:
-    """Whether the signs of a rank have stopped. Before its first sign a rank has as long as it needs."""
+def _is_stopped(rank: _Rank) -> bool:
+    """Whether a signal has stopped a rank's process for as long as makes it frozen; it may not have begun its signs."""
+    try:
+        found = os.waitid(os.P_PID, rank.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False  # it has ended
     now = time.monotonic()
-    if store.check([beat_key(rank.number)]):
-        count, rank.step = json.loads(store.get(beat_key(rank.number)))
-        if count != rank.count:
-            rank.count, rank.seen = count, now
-    return rank.count >= 0 and now - rank.seen > FROZEN
+    rank.stopped = None if found is None else now if rank.stopped is None else rank.stopped
+    return rank.stopped is not None and now - rank.stopped > FROZEN
+
+
+def _end(ranks: Sequence[_Rank], failure: Failure, say: Callable[[str], None]) -> None:
+    """Lets the ranks of this node end by themselves, as their hearts do, and says what led to the failure: the report
+    of the rank that failed, and who waited for it."""
+    deadline = time.monotonic() + ENDING
+    for rank in ranks:
+        if failure.lives and rank.number == failure.rank:
+            rank.process.kill()
+    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    for rank in ranks:
+        if rank.number == failure.rank:
+            for line in _lines(rank)[-REPORT:]:
+                say(line)
+    others = [str(rank.number) for rank in ranks if rank.number != failure.rank]
+    if others:
+        say(f"rank {', '.join(others)} waited for rank {failure.rank}")
 
 
 def _ending(rank: _Rank) -> str:
     """How a rank ended that did not tell why, in words."""
     code = rank.process.returncode
     if code >= 0:
-        rank.said.seek(0)
-        lines = rank.said.read().decode(errors="replace").split("\n")
-        said = next((line.strip() for line in lines if line.strip()), "")
+        said = next(iter(_lines(rank)), "").strip()
         return f"it ended with exit code {code}" + (f" ({said})" if said else "")
     try:
         return f"it was ended by {signal.Signals(-code).name}"
@@ -163,102 +201,7 @@ def _ending(rank: _Rank) -> str:
         return f"it was ended by signal {-code}"
 
 
-# Nodes --------------------------------------------------------------------------------------------------------------
-
-
-def _meet(topology: Topology) -> tuple[Store, Address]:
-    """The store of the run and its address, once every node is there."""
-    if topology.nodes == 1:
-        store = open_store(Address(LOOPBACK, 0), topology.ranks, True, topology.timeout)
-        return store, Address(LOOPBACK, store.port)
-    address = topology.rendezvous
-    assert address is not None  # several nodes have one
-    own = {
-        "nodes": topology.nodes,
-        "devices": len(topology.devices),
-        "exchange": topology.exchange,
-        "host": socket.gethostname(),
-    }
-    try:
-        store = open_store(address, topology.ranks, topology.node == 0, topology.timeout)
-    except RuntimeError as error:
-        raise _not_reached(topology, address, error) from error
-    _arrive(topology, store, own)
-    return store, address
-
-
-def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None:
-    """Tells of this node, compares it with node 0, and waits for all others."""
-    text = json.dumps(own)
-    other = store.compare_set(f"{NODE}/{topology.node}", "", text)
-    if other.decode() != text or (topology.node and _already(store, topology.node)):
-        host = json.loads(other)["host"]
-        raise ParenError(
-            "E-DP-006",
-            f"node {topology.node} is there already, on {host}; this is {own['host']}",
-            fix="give every node its own PAREN_NODE_RANK",
-        )
-    deadline = time.monotonic() + topology.timeout
-    while True:
-        missing = [node for node in range(topology.nodes) if not store.check([f"{NODE}/{node}"])]
-        if not missing:
-            break
-        if time.monotonic() > deadline:
-            arrived = ", ".join(str(node) for node in range(topology.nodes) if node not in missing)
-            raise ParenError(
-                "E-DP-007",
-                f"node {', '.join(map(str, missing))} did not arrive at {topology.rendezvous} within "
-                f"{topology.timeout:g} s",
-                notes=[Note(f"arrived: {arrived}")],
-                fix="start every node; PAREN_RENDEZVOUS_TIMEOUT gives them more time",
-            )
-        time.sleep(PAUSE)
-    first = json.loads(store.get(f"{NODE}/0"))
-    words = {"nodes": "PAREN_NODES", "devices": "the number of devices", "exchange": "PAREN_NODE_GRADIENTS"}
-    for name, word in words.items():
-        if first[name] != own[name]:
-            error = ParenError(
-                "E-DP-006",
-                f"{word} is {own[name]} on node {topology.node}, and {first[name]} on node 0",
-                fix="start every node with the same variables and devices",
-            )
-            rank = topology.node * len(topology.devices)
-            # The other nodes must not wait for this one.
-            Failure.here(rank, 0, f"{error.code}: {error.message}").record(store)
-            raise error
-
-
-def _part(topology: Topology, store: Store) -> None:
-    """Node 0, which serves the store, stays until the ranks of every node have ended."""
-    if topology.nodes == 1:
-        return
-    store.set(f"{DONE}/{topology.node}", "")
-    deadline = time.monotonic() + topology.timeout
-    others = [f"{DONE}/{node}" for node in range(topology.nodes)] if topology.node == 0 else []
-    while others and not store.check(others):
-        if store.check([FAILURE]):
-            raise Failure.from_json(store.get(FAILURE)).error()
-        if time.monotonic() > deadline:
-            missing = [key.rpartition("/")[2] for key in others if not store.check([key])]
-            raise ParenError(
-                "E-DP-007",
-                f"node {', '.join(missing)} did not end within {topology.timeout:g} s after node 0",
-                fix="see to that node; this run's checkpoints are whole",
-            )
-        time.sleep(PAUSE)
-
-
-def _already(store: Store, node: int) -> bool:
-    """Whether another process took this node's place: each counts itself once."""
-    return store.add(f"{NODE} {node} count", 1) > 1
-
-
-def _not_reached(topology: Topology, address: Address, error: RuntimeError) -> ParenError:
-    what = "could not listen at" if topology.node == 0 else "did not reach node 0 at"
-    within = "" if topology.node == 0 else f" within {topology.timeout:g} s"
-    return ParenError(
-        "E-DP-007",
-        f"node {topology.node} on {socket.gethostname()} {what} {address}{within}",
-        notes=[Note(first_line(error))],
-        fix="start node 0 too, and let every node reach that address",
-    )
+def _lines(rank: _Rank) -> list[str]:
+    """What a rank said, without empty lines."""
+    rank.said.seek(0)
+    return [line for line in rank.said.read().decode(errors="replace").splitlines() if line.strip()]

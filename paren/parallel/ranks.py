@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.data.loader import Share
-from paren.parallel.group import Groups
+from paren.parallel.group import Groups, PeerLost
 from paren.parallel.heart import Heart
 from paren.parallel.store import Store
 from paren.parallel.tree import sum_as_tree
@@ -34,7 +34,7 @@ START, STATE, FACTS = "start", "state", "facts"  # keys of what rank 0 tells
 CHUNK = 1 << 20  # bytes of a state that are handed on, or looked at, at a time
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
 Numbers = npt.NDArray[np.float64]
-Number = TypeVar("Number", np.float64, np.uint64)
+Number = TypeVar("Number", np.float64, np.uint64, np.uint8)
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -61,6 +61,9 @@ class Ranks:
     def at(self, step: int) -> None:
         self.heart.step = step
 
+    def doing(self, phase: str) -> None:
+        self.heart.doing(phase)
+
     # Numbers --------------------------------------------------------------------------------------------------------
 
     def gather(self, own: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -81,6 +84,18 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         return bool(self.gather(np.array([float(flag)])).any())
 
+    def texts(self, own: str) -> list[str]:
+        content = np.frombuffer(own.encode(), np.uint8)
+        sizes = self.gather(np.array([content.size], np.uint64)).reshape(-1)
+        padded = np.zeros(int(sizes.max()), np.uint8)
+        padded[: content.size] = content
+        rows = self.gather(padded) if padded.size else np.zeros((self.count, 0), np.uint8)
+        return [row[: int(size)].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+
+    def leave_to(self, rank: int) -> None:
+        if rank != self.rank:
+            raise PeerLost(f"rank {rank} ends the run")
+
     def merge(self, own: Sequence[Sequence[float]], *, turns: bool) -> list[list[float]]:
         columns = len(own[0]) if own else 0
         sizes = self.gather(np.array([len(own), columns], np.float64))
@@ -98,11 +113,13 @@ class Ranks:
     def agree(self, slots: Mapping[str, AnyArray], step: int) -> None:
         every = self.gather(np.array([digest_of(array) for array in slots.values()], np.uint64))
         for name, values in zip(slots, every.T, strict=True):
-            others = [rank for rank, value in enumerate(values) if value != values[0]]
+            keeper = int(np.argmax([(values == value).sum() for value in values]))  # the first of the most
+            others = [rank for rank, value in enumerate(values) if value != values[keeper]]
             if others:
+                self.leave_to(others[0])
                 raise ParenError(
                     "E-DP-004",
-                    f"at step {step} rank {others[0]} holds another {name} than rank 0",
+                    f"at step {step} rank {others[0]} holds another {name} than rank {keeper}",
                     fix="continue with --resume latest from the checkpoint before, and report it",
                 )
 
@@ -127,12 +144,14 @@ class Ranks:
 
     def tell(self, key: str, values: Mapping[str, Json]) -> None:
         """Lets every rank `hear` values."""
-        self.store.set(key, json.dumps(dict(values)))
+        with self.heart.meeting():
+            self.store.set(key, json.dumps(dict(values)))
 
     def hear(self, key: str) -> dict[str, Json]:
         """The values that a rank tells, once it does."""
-        while not self.store.check([key]):
-            time.sleep(PAUSE)
+        with self.heart.meeting():
+            while not self.store.check([key]):
+                time.sleep(PAUSE)
         told = json.loads(self.store.get(key))
         if not isinstance(told, dict):
             raise InternalError("parallel", f"a rank told {told!r}")

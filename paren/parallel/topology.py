@@ -11,11 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paren.environment import AGENT_STORE, LAUNCHED
+from paren.environment import AGENT_FILE, AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
 
 OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
-TIMEOUT = 300.0  # seconds that node 0 waits for the others
 EXCHANGES = ("f32", "bf16")
 
 
@@ -33,12 +32,25 @@ class Address:
 @dataclass(frozen=True)
 class Member:
     """This process as one of several ranks; `meeting` is where the ranks' store is, which the launcher serves, or else
-    the first rank."""
+    the first rank. `launcher`: the process of paren that started this one, None if torchrun did, which reads what went
+    wrong from `error_file`."""
 
     rank: int
     local_rank: int
     meeting: Address
     served: bool
+    launcher: int | None = None
+    error_file: str = ""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds that ranks may keep the others waiting: until they `join`, in a `step` or an evaluation, and with `work`
+    that may take one rank long."""
+
+    join: float = 300.0
+    step: float = 300.0
+    work: float = 7200.0
 
 
 @dataclass(frozen=True)
@@ -56,16 +68,16 @@ class Topology:
     """All ranks of a run as this node sees them.
 
     `devices`: ordinals of this node's devices in rank order. `rendezvous`: where node 0 listens, with several nodes.
-    `timeout`: seconds of waiting for the other nodes. `exchange`: the type in which gradients travel between nodes.
-    `member`: this process, if a launcher started it as one rank; None for a process that has to start its ranks itself,
-    and for the only rank.
+    `patience`: how long ranks and nodes wait for each other. `exchange`: the type in which gradients travel between
+    nodes. `member`: this process, if a launcher started it as one rank; None for a process that has to start its ranks
+    itself, and for the only rank.
     """
 
     nodes: int
     node: int
     devices: tuple[int, ...]
     rendezvous: Address | None
-    timeout: float
+    patience: Patience
     exchange: str
     member: Member | None
 
@@ -94,7 +106,7 @@ def find_topology(variables: Mapping[str, str], visible: Visible, ordinal: int |
     else:
         nodes, node, rendezvous = _nodes(given)
         devices = listed if listed is not None else _all(visible, ordinal)
-        found = Topology(nodes, node, devices, rendezvous, _timeout(given), _exchange(given, visible), None)
+        found = Topology(nodes, node, devices, rendezvous, _patience(given), _exchange(given, visible), None)
     if ordinal is not None and (found.ranks > 1 or listed is not None):
         raise ParenError(
             "E-DP-001",
@@ -195,9 +207,11 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
         raise _devices(f"this node has {here} ranks for {_count(visible.count, 'visible GPU')}", visible)
     devices = listed if listed is not None else tuple(range(here)) if visible.kind == "cuda" else (0,) * here
     served = given.get(AGENT_STORE) == "True"
-    member = Member(rank, local, Address(given["MASTER_ADDR"], port), served) if ranks > 1 else None
+    launcher = _whole(given, "PAREN_LAUNCHER") if "PAREN_LAUNCHER" in given else None
+    address = Address(given["MASTER_ADDR"], port)
+    member = Member(rank, local, address, served, launcher, given.get(AGENT_FILE, "")) if ranks > 1 else None
     exchange = _exchange(given, visible)
-    return Topology(ranks // here, rank // here, devices, None, _timeout(given), exchange, member)
+    return Topology(ranks // here, rank // here, devices, None, _patience(given), exchange, member)
 
 
 def _whole(given: Mapping[str, str], name: str) -> int:
@@ -239,12 +253,21 @@ def _address(text: str) -> Address:
     return Address(found[1] or found[2], int(found[3]))
 
 
-def _timeout(given: Mapping[str, str]) -> float:
-    text = given.get("PAREN_RENDEZVOUS_TIMEOUT")
+def _patience(given: Mapping[str, str]) -> Patience:
+    usual = Patience()
+    return Patience(
+        _seconds(given, "PAREN_RENDEZVOUS_TIMEOUT", usual.join),
+        _seconds(given, "PAREN_STEP_TIMEOUT", usual.step),
+        _seconds(given, "PAREN_WORK_TIMEOUT", usual.work),
+    )
+
+
+def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
+    text = given.get(name)
     if text is None:
-        return TIMEOUT
+        return usual
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is None or float(text) <= 0:
-        raise _of_nodes(f"PAREN_RENDEZVOUS_TIMEOUT is `{text}`, which is no number of seconds")
+        raise _of_nodes(f"{name} is `{text}`, which is no number of seconds")
     return float(text)
 
 

@@ -6,15 +6,15 @@ import os
 import re
 
 from paren.parallel.topology import Visible
-from paren.runtime.cuda.probes import MachineProbes
+from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.visible import describe_mask
 
 
-def visible_devices(name: str) -> Visible:
+def visible_devices(name: str, probes: Probes | None = None) -> Visible:
     """What the device of a name, such as `cuda` or `cpu`, has here. Nothing but `cuda` looks for cards."""
     if not name.startswith("cuda"):
         return Visible("cpu", os.cpu_count() or 1, "")
-    probes = MachineProbes()
+    probes = probes if probes is not None else MachineProbes()
     mask = probes.mask
     limit = "" if mask is None else describe_mask(mask, probes.machine)
     return Visible("cuda", len(probes.cards), limit)

@@ -34,7 +34,8 @@ register(
     "E-DP-005",
     "a variable of the nodes is wrong",
     "PAREN_NODES is no count, PAREN_NODE_RANK is not in 0..nodes, PAREN_RENDEZVOUS is not host:port, "
-    "PAREN_RENDEZVOUS_TIMEOUT is no number of seconds, or PAREN_NODE_GRADIENTS is not f32 or bf16; or one is missing.",
+    "PAREN_RENDEZVOUS_TIMEOUT, PAREN_STEP_TIMEOUT or PAREN_WORK_TIMEOUT is no number of seconds, or "
+    "PAREN_NODE_GRADIENTS is not f32 or bf16; or one is missing.",
     "Set PAREN_NODES, PAREN_NODE_RANK and PAREN_RENDEZVOUS on every node.",
 )
 register(

@@ -23,7 +23,7 @@ from paren.train.experiment import (
 )
 from paren.train.loop import AT_SIGNAL, train
 from paren.train.progress import Silent
-from paren.train.run import NOTHING_TO_DO, Outcome
+from paren.train.run import NOTHING_TO_DO, Outcome, ran_out
 from paren.train.session import Session
 from paren.train.signals import StopSignals
 from paren.train.state import BestRecord, Json, LoopState
@@ -82,11 +82,13 @@ class Follow:
         if told["ended"]:
             return self._nothing(told["step"])
         prepared = self.prepare(told)
+        self.ranks.doing("compiling")
         engine = prepared.make_engine()
         found = self.ranks.hear(STATE)
         if found["ended"]:
             return self._nothing(found["step"])
         state = LoopState.from_json(found)
+        self.ranks.at(state.step)
         self.ranks.hand_on([*engine.slots().values(), *(engine.owe().values() if found["owes"] else ())])
         nothing = _Nothing()
         session = Session(
@@ -108,6 +110,8 @@ class Follow:
         )
         try:
             ended = train(session)
+        except MemoryError as error:
+            raise ran_out(error, engine.memory().get("planned", 0), state.step) from error
         finally:
             engine.close()
         return Outcome(ended, self.signals.exit_code if ended == AT_SIGNAL else 0, state.step, out)

@@ -6,24 +6,25 @@ over the microbatches, and the one division is part of the update's scale. So no
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 
 from paren.data.loader import GlobalBatch, Microbatch
 from paren.ir.program import Best
 from paren.parallel.company import ALONE, Company
+from paren.parallel.sign import EVALUATING, TRAINING
 from paren.text.errors import InternalError
 from paren.train.best import count_early, is_better
 from paren.train.chunk import chunk_length, train_chunk
 from paren.train.diagnostics import reduce_samples, sample
 from paren.train.engine import Engine
 from paren.train.experiment import Batches
-from paren.train.nonfinite import check_weight, find_origin, limit_error, stop_error
+from paren.train.nonfinite import Origin, check_weight, describe_origin, find_origin, limit_error, stop_error
 from paren.train.profile import profiled, profiled_step
 from paren.train.report import report, write
 from paren.train.session import Session, Step
 from paren.train.state import Json
-from paren.train.status import TRAINING
 
 COMPLETE, AT_STEPS, AT_SIGNAL = "complete", "steps", "signal"
 
@@ -40,6 +41,8 @@ def train(session: Session) -> str:
         return COMPLETE
     session.progress.begin(first, session.stop)
     session.status.running(TRAINING)
+    session.company.at(first)
+    session.company.doing(TRAINING)
     if session.profile is not None:
         session.profile.begin(first, session.stop)
     session.ask_to_stop()
@@ -130,12 +133,10 @@ def train_step(session: Session, batch: GlobalBatch) -> Step:
 
 def evaluate(session: Session) -> dict[str, Json]:
     """`evaluation/loss` and the metrics: weighted means over the whole split, exact for any split into batches."""
-    session.progress.phase("evaluating")
-    session.status.running("evaluating")
+    session.doing(EVALUATING)
     with profiled(session.profile, "evaluation", "evaluate"):
         means = weighted_means(session.engine, session.data.evaluation(), session.company)
-    session.status.running(TRAINING)
-    session.progress.phase("")
+    session.doing(TRAINING)
     return {f"evaluation/{name}": value for name, value in means.items()}
 
 
@@ -154,16 +155,14 @@ def save(session: Session) -> int:
     """Publishes a checkpoint of the state, or begins to; returns its step."""
     state = session.state
     goes_on = not (state.step == session.stop or state.stopped_early or session.stopping)
-    session.progress.phase("saving")
-    session.status.running("saving")
+    session.doing("saving")
     if session.events is not None:
         session.events.flush()
     session.company.agree(session.engine.slots(), state.step)
     session.company.collect()
     with profiled(session.profile, f"checkpoint {state.step}", "save"):
         session.saver.save(session.metrics.size, session.metrics.sync, goes_on=goes_on)
-    session.status.running(TRAINING)
-    session.progress.phase("")
+    session.doing(TRAINING)
     return state.step
 
 
@@ -190,14 +189,18 @@ def _without_update(session: Session, batch: GlobalBatch, record: dict[str, Json
     state.skipped += 1
     state.skipped_in_row += 1
     stops = run.on_nonfinite != "skip"
-    if not stops and 1 < state.skipped_in_row <= run.skip_limit:
-        origin = None  # the search runs the step again, node by node: once for a row of skipped steps
-    else:
+    origin: Origin = None
+    place: dict[str, Json] = {}
+    if stops or state.skipped_in_row == 1 or state.skipped_in_row > run.skip_limit:
+        # The search runs the step again, node by node: once for a row of skipped steps.
         origin = find_origin(session.engine, batch.microbatches, batch.position)
+        places = session.company.texts(json.dumps(describe_origin(origin)))
+        finder = next((rank for rank, text in enumerate(places) if text != "{}"), 0)
+        place = json.loads(places[finder])
     if stops or state.skipped_in_row > run.skip_limit:
         write(session, record)
+        session.company.leave_to(finder)
         raise stop_error(state, quantity, value, origin) if stops else limit_error(run, state, quantity, value, origin)
-    place: dict[str, Json] = {"operation": origin[0], "place": str(origin[1])} if origin else {}
     write(session, {"step": state.step, "annotation": "skipped", "cause": quantity, "skipped": state.skipped, **place})
     return Step(record, notable=True)
 
@@ -210,7 +213,9 @@ def _judge(session: Session, record: dict[str, Json]) -> None:
         value = _value(record, rule)
         if is_better(value, state.best.value if state.best else None, rule.mode):
             engine = session.engine
+            session.company.doing("saving the best")
             state.best = session.best.save(engine.slots(), engine.roles, state.step, rule.metric, value)
+            session.company.doing(TRAINING)
     if run.stop_early is not None:
         count_early(state, run.stop_early, _value(record, run.stop_early))
 

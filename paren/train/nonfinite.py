@@ -10,7 +10,7 @@ from paren.ir.program import RunForm
 from paren.text.errors import ParenError
 from paren.text.source import Span
 from paren.train.engine import Engine
-from paren.train.state import LoopState
+from paren.train.state import Json, LoopState
 
 Origin = tuple[str, Span] | None
 
@@ -22,6 +22,11 @@ def find_origin(engine: Engine, microbatches: Iterable[Microbatch], position: in
         if origin is not None:
             return origin
     return None
+
+
+def describe_origin(origin: Origin) -> dict[str, Json]:
+    """As a line of the metrics says it."""
+    return {"operation": origin[0], "place": str(origin[1])} if origin else {}
 
 
 def stop_error(state: LoopState, quantity: str, value: float, origin: Origin) -> ParenError:

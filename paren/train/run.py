@@ -141,8 +141,9 @@ class Start:
         if self.signals.stop_asked:
             self._tell(STATE, {"ended": True, "step": file.status.step})
             return self._stopped(file)
-        self.progress.phase("compiling")
-        file.running("compiling")
+        if self.ranks is not None:
+            self.ranks.heart.endings.append(partial(_note_failure, file))
+        self._doing(file, "compiling")
         with ExitStack() as closing:
             closing.callback(self.progress.phase, "")
             engine = prepared.make_engine()
@@ -150,9 +151,13 @@ class Start:
             if self.signals.stop_asked:
                 self._tell(STATE, {"ended": True, "step": file.status.step})
                 return self._stopped(file)
+            if candidates.checkpoints:
+                self._doing(file, "restoring")
             resumed = self._fill(store, candidates, engine)
             state = replace(resumed.manifest.loop) if resumed else LoopState()
             file.progress(state.step, state.samples)
+            if self.ranks is not None:
+                self.ranks.at(state.step)
             if resumed and stop <= state.step < total and not state.stopped_early:
                 file.final(status.STOPPED)
                 self._tell(STATE, {"ended": True, "step": state.step})
@@ -201,8 +206,14 @@ class Start:
             try:
                 ended = train(session)
             except MemoryError as error:
-                raise _ran_out(error, engine.memory().get("planned", 0), state.step) from error
+                raise ran_out(error, engine.memory().get("planned", 0), state.step) from error
             return self._end(session, file, saver, ended)
+
+    def _doing(self, file: StatusFile, phase: str) -> None:
+        self.progress.phase(phase)
+        file.running(phase)
+        if self.ranks is not None:
+            self.ranks.doing(phase)
 
     def _tell(self, key: str, value: Mapping[str, Json]) -> None:
         """Lets the other ranks know, if there are any."""
@@ -349,7 +360,25 @@ class Start:
         return Outcome(NOTHING_TO_DO, 0, step, self.options.out)
 
 
-def _ran_out(error: MemoryError, planned: int, step: int) -> ParenError:
+def note_failure(out: Path, error: ParenError) -> None:
+    """Says why a run failed, where the process that kept its status did not live to say so. Nothing is changed of a run
+    that another process is at."""
+    found = status.read_status(out)
+    if found is None or found.state != status.RUNNING:
+        return
+    with suppress(ParenError), RunLock(out):
+        file = StatusFile(out, found.steps)
+        file.status = found
+        file.final(status.FAILED, code=error.code, message=error.message)
+
+
+def _note_failure(file: StatusFile, error: ParenError) -> None:
+    """The run ends because another rank failed."""
+    with suppress(ParenError):  # the disk may be what failed
+        file.final(status.FAILED, code=error.code, message=error.message)
+
+
+def ran_out(error: MemoryError, planned: int, step: int) -> ParenError:
     """E-MEM-002 for memory that the system refused to Python itself."""
     free = available_memory()
     return ParenError(

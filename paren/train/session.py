@@ -10,6 +10,7 @@ from typing import Protocol
 
 from paren.parallel.company import ALONE, Company
 from paren.parallel.exchange import NO_STEPS, Exchanged
+from paren.parallel.sign import TRAINING
 from paren.runtime.array import AnyArray
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
@@ -104,6 +105,12 @@ class Session:
     exchanged: Exchanged = NO_STEPS
     step_seconds: float | None = None
     stopping: bool = False
+
+    def doing(self, phase: str) -> None:
+        """Lets everybody know what the run does now."""
+        self.progress.phase("" if phase == TRAINING else phase)
+        self.status.running(phase)
+        self.company.doing(phase)
 
     def ask_to_stop(self) -> None:
         """Notes whether any rank was asked to stop: then all of them stop at the border of this step."""

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paren.parallel.sign import TRAINING
 from paren.text.errors import ParenError
 from paren.train.files import Files, json_bytes, write_atomically
 
 FILE = "status.json"
 
 PAUSE = 2.0
-TRAINING = "training"
 
 RUNNING, COMPLETE, FAILED, STOPPED = "running", "complete", "failed", "stopped"
 

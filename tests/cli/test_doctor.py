@@ -128,3 +128,22 @@ def test_a_wrong_environment_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     environment, row = doctor.read_variables()
     assert environment is None
     assert (row.state, row.code) == (FAIL, "E-ENV-001")
+
+
+@pytest.mark.parametrize(
+    ("variables", "row"),
+    [
+        ({}, Row("ranks", PASS, "1 rank")),
+        (
+            {"PAREN_NODES": "2", "PAREN_NODE_RANK": "1", "PAREN_RENDEZVOUS": "node-0:29500", "PAREN_DEVICES": "0"},
+            Row("ranks", PASS, "2 ranks, node 1 of 2, here on devices 0"),
+        ),
+        (
+            {"PAREN_DEVICES": "0,0"},
+            Row("ranks", FAIL, "PAREN_DEVICES is `0,0`, which names device 0 more than once", "E-DP-001"),
+        ),
+        ({"PAREN_NODES": "two"}, Row("ranks", FAIL, "PAREN_NODES is `two`, which is no count of nodes", "E-DP-005")),
+    ],
+)
+def test_ranks_are_what_the_variables_say(variables: dict[str, str], row: Row) -> None:
+    assert machine.check_ranks(variables, "cpu") == row

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,11 @@ import numpy as np
 from paren.train.read_run import read_metrics, read_weights
 
 LIMIT = 120.0  # seconds of one command
+TWO = {"PAREN_DEVICES": "0,1"}
+LONG = ("--set", "epochs=2000", "--set", "evaluate=3")  # longer than any test
+END = 40  # steps that a long run is compared after
+HOST = socket.gethostname()
+FAULTS = Path(__file__).parent / "faults"
 ROWS = """
 import numpy as np
 
@@ -32,6 +38,7 @@ PROGRAM = """
 (def microbatches 4)
 (def epochs 3)
 (def evaluate 2)
+(def seed 0)
 
 (defdata examples
   (python "rows.py" pairs :fields ((x float32 [6]) (label float32 [1]) (weight float32 [])) :rows rows))
@@ -46,6 +53,7 @@ PROGRAM = """
   :metrics          ((error (mean-absolute-error (network x) label)))
   :optimizer        (adamw :rate 1e-2)
   :clip             1.0
+  :seed             seed
   :batch            batch
   :microbatches     microbatches
   :epochs           epochs
@@ -66,11 +74,19 @@ def write_experiment(folder: Path) -> Path:
     return path
 
 
-def start(file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """`paren run` of the file, as a process whose streams are captured."""
+def start(
+    file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None, torchrun: int = 0
+) -> subprocess.Popen[str]:
+    """`paren run` of the file, as a process whose streams are captured, or as so many ranks of torchrun's. FAULT and
+    SEEN among the variables are for `faults/sitecustomize.py`."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
     given |= {"PAREN_CACHE": str(file.parent / "cache"), **(variables or {})}
+    if {"FAULT", "SEEN"} & given.keys():
+        given["PYTHONPATH"] = f"{FAULTS}{os.pathsep}{given.get('PYTHONPATH', '')}"
     command = [sys.executable, "-m", "paren", "run", str(file), "--out", str(out), "--threads", "1", *arguments]
+    if torchrun:
+        agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)]
+        command[1:1] = agent
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -111,3 +127,43 @@ def wait_for_step(out: Path, step: int) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"step {step} was not reached")
+
+
+def last_line(said: str) -> str:
+    """The last line that is not empty."""
+    return said.strip().splitlines()[-1]
+
+
+def node(index: int, port: int, nodes: int = 2, **more: str) -> dict[str, str]:
+    return {
+        "PAREN_NODES": str(nodes),
+        "PAREN_NODE_RANK": str(index),
+        "PAREN_RENDEZVOUS": f"127.0.0.1:{port}",
+        "PAREN_RENDEZVOUS_TIMEOUT": "60",
+        **more,
+    }
+
+
+def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Process ids of the ranks that a command started, by rank."""
+    found = {}
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        try:
+            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        rank = next((each for each in variables if each.startswith(b"RANK=")), None)
+        if rank is not None:
+            found[int(rank[5:])] = int(child)
+    return found
+
+
+def assert_gone(processes: Iterable[int]) -> None:
+    """None of the processes runs any more."""
+    assert [each for each in processes if Path(f"/proc/{each}").exists()] == []
+
+
+def running(out: Path) -> list[str]:
+    """Command lines of the ranks of a run that are still there."""
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if f"--out {out} " in line]

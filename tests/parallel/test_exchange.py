@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from rank_processes import run_ranks
@@ -10,14 +12,14 @@ from paren.parallel import exchange as exchanges
 from paren.parallel.exchange import BFLOAT16, Exchange, Floats, Needs, buckets, owned_ranges
 from paren.parallel.group import Groups
 from paren.parallel.store import open_store
-from paren.parallel.topology import Address, Topology
+from paren.parallel.topology import Address, Patience, Topology
 
 LENGTH = 1003
 BUCKET = 192  # elements, so that there are several
 
 
 def layout(nodes: int, here: int) -> Topology:
-    return Topology(nodes, 0, tuple(range(here)), None, 60.0, "f32", None)
+    return Topology(nodes, 0, tuple(range(here)), None, Patience(60.0), "f32", None)
 
 
 def given_vector(rank: int, step: int, length: int = LENGTH) -> Floats:
@@ -30,7 +32,7 @@ def exchange_vectors(
     """The sums of some steps on one rank, and the bytes it sent between nodes."""
     exchanges.BUCKET = bucket
     store = open_store(Address("127.0.0.1", port), nodes * here, rank == 0, 60.0)
-    groups = Groups(layout(nodes, here), rank, store, 60.0)
+    groups = Groups(layout(nodes, here), rank, store, 60.0, nullcontext)
     exchange = Exchange(groups.within, groups.between, LENGTH, rounds)
     sums = []
     for step in range(steps):
@@ -93,7 +95,7 @@ def test_a_sum_that_is_not_finite_is_not_carried() -> None:
 def exchange_infinity(rank: int, port: int) -> bytes:
     """The sum of finite vectors after one of vectors that are not."""
     store = open_store(Address("127.0.0.1", port), 2, rank == 0, 60.0)
-    groups = Groups(layout(2, 1), rank, store, 60.0)
+    groups = Groups(layout(2, 1), rank, store, 60.0, nullcontext)
     exchange = Exchange(groups.within, groups.between, 5, True)
     exchange.sum_vector(np.array([np.inf, np.nan, 3e38, -3e38, 1], np.float32))
     vector = np.ones(5, np.float32)

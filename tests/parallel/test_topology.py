@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fake_probes import several
 
-from paren.parallel.topology import Address, Member, Topology, Visible, find_topology, split_evenly
+from paren.parallel.topology import Address, Member, Patience, Topology, Visible, find_topology, split_evenly
+from paren.parallel.visible import visible_devices
 from paren.text.errors import ParenError
 
 CPU = Visible("cpu", 8, "")
@@ -33,7 +35,7 @@ def refused(code: str, variables: dict[str, str], visible: Visible = CPU, ordina
 
 
 def test_nothing_said_is_one_rank_on_the_cpu_and_every_visible_card() -> None:
-    assert find_topology({}, CPU) == Topology(1, 0, (0,), None, 300.0, "f32", None)
+    assert find_topology({}, CPU) == Topology(1, 0, (0,), None, Patience(300.0, 300.0, 7200.0), "f32", None)
     found = find_topology({}, CARDS)
     assert (found.devices, found.ranks, found.starts_ranks) == ((0, 1, 2, 3), 4, True)
     assert not find_topology({}, CPU).starts_ranks
@@ -48,8 +50,9 @@ def test_devices_are_listed_in_rank_order_and_one_is_the_path_of_one_rank() -> N
 
 
 def test_nodes_have_an_index_and_a_place_to_meet() -> None:
-    found = find_topology({**NODES, "PAREN_DEVICES": "0,1", "PAREN_RENDEZVOUS_TIMEOUT": "2.5"}, CPU)
-    assert (found.nodes, found.node, found.ranks, found.timeout) == (2, 1, 4, 2.5)
+    limits = {"PAREN_RENDEZVOUS_TIMEOUT": "2.5", "PAREN_STEP_TIMEOUT": "7", "PAREN_WORK_TIMEOUT": "8"}
+    found = find_topology({**NODES, "PAREN_DEVICES": "0,1", **limits}, CPU)
+    assert (found.nodes, found.node, found.ranks, found.patience) == (2, 1, 4, Patience(2.5, 7.0, 8.0))
     assert found.rendezvous == Address("node-0", 29500)
     assert find_topology({"PAREN_NODES": "1"}, CPU).nodes == 1
     assert str(find_topology({**NODES, "PAREN_RENDEZVOUS": "[::1]:29500"}, CPU).rendezvous) == "[::1]:29500"
@@ -107,6 +110,49 @@ def test_no_card_is_visible() -> None:
     assert find_topology({}, NONE).ranks == 1  # opening the device says what is missing
 
 
+@pytest.mark.parametrize(
+    ("mask", "seen", "listed", "said", "notes"),
+    [
+        ("2,3", 2, "0,1", None, []),
+        ("GPU-22,GPU-33", 2, "0,1", None, []),
+        (" 3 , 2 ", 2, "1", None, []),
+        ("2,3", 2, "2,3", "device 2 is not visible", ["visible: 2 GPUs, ordinals 0 to 1", "is `2,3`"]),
+        ("GPU-22", 1, "0,1", "device 1 is not visible", ["visible: 1 GPU", "is `GPU-22`"]),
+        ("2,2", 0, "0", "device 0 is not visible", ["visible: 0 GPUs", "`2` repeats a card, and then CUDA shows none"]),
+        ("", 0, "0", "device 0 is not visible", ["visible: 0 GPUs", "is empty, which hides every card"]),
+        ("-1", 0, "0", "device 0 is not visible", ["visible: 0 GPUs", "`-1` hides every card from there on"]),
+        ("0,-1,1", 1, "0,1", "device 1 is not visible", ["visible: 1 GPU", "`-1` hides every card from there on"]),
+        (
+            "GPU-77",
+            0,
+            "0",
+            "device 0 is not visible",
+            ["visible: 0 GPUs", "`GPU-77` names no card of this machine, so it and what follows are ignored"],
+        ),
+        ("MIG-1234", 1, "0,1", "device 1 is not visible", ["visible: 1 GPU", "is `MIG-1234`"]),
+    ],
+)
+def test_a_mask_and_a_list_of_devices(mask: str, seen: int, listed: str, said: str | None, notes: list[str]) -> None:
+    """A list means ordinals among the visible; what the mask is, what is visible and what was asked are all said."""
+    visible = visible_devices("cuda", several(4, mask, seen))
+    if said is None:
+        assert find_topology({"PAREN_DEVICES": listed}, visible).devices == tuple(map(int, listed.split(",")))
+        return
+    error = refused("E-DP-001", {"PAREN_DEVICES": listed}, visible)
+    assert error.message == f"PAREN_DEVICES is `{listed}`, and {said}"
+    found = [note.message for note in error.notes]
+    assert found[0] == notes[0]
+    assert found[1].startswith("CUDA_VISIBLE_DEVICES is ")
+    assert found[1].endswith(notes[1])
+
+
+def test_four_workers_and_one_visible_card() -> None:
+    visible = visible_devices("cuda", several(4, "3", 1))
+    error = refused("E-DP-001", torchrun(2, 4, 4), visible)
+    assert error.message == "this node has 4 ranks for 1 visible GPU"
+    assert [note.message for note in error.notes] == ["visible: 1 GPU", "CUDA_VISIBLE_DEVICES is `3`"]
+
+
 def test_more_ranks_than_cards() -> None:
     error = refused("E-DP-001", torchrun(0, 4, 4), MASKED)
     assert error.message == "this node has 4 ranks for 2 visible GPUs"
@@ -134,6 +180,8 @@ def test_one_card_is_no_device_for_several_ranks(variables: dict[str, str]) -> N
         ({"PAREN_RENDEZVOUS": "::1:29500"}, "PAREN_RENDEZVOUS is `::1:29500`, which is not host:port"),
         ({"PAREN_RENDEZVOUS_TIMEOUT": "5m"}, "PAREN_RENDEZVOUS_TIMEOUT is `5m`, which is no number of seconds"),
         ({"PAREN_RENDEZVOUS_TIMEOUT": "0"}, "PAREN_RENDEZVOUS_TIMEOUT is `0`, which is no number of seconds"),
+        ({"PAREN_STEP_TIMEOUT": "-1"}, "PAREN_STEP_TIMEOUT is `-1`, which is no number of seconds"),
+        ({"PAREN_WORK_TIMEOUT": "long"}, "PAREN_WORK_TIMEOUT is `long`, which is no number of seconds"),
         ({"PAREN_NODE_GRADIENTS": "fp8"}, "PAREN_NODE_GRADIENTS is `fp8`, which is not f32 or bf16"),
     ],
 )

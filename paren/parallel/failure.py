@@ -1,0 +1,50 @@
+"""The first failure of a run: told once, in the store, and read by all its ranks and launchers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from paren.parallel.sign import Sign, read_place
+from paren.parallel.store import Store
+from paren.text.errors import ParenError
+
+KEY = "failure"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run cannot go on: which rank, on which host, where in the run, and the cause in words. `lives`: its process
+    is there and will not end by itself."""
+
+    rank: int
+    host: str
+    where: str
+    cause: str
+    lives: bool = False
+
+    @classmethod
+    def of(cls, store: Store, rank: int, sign: Sign, cause: str, *, lives: bool) -> Failure:
+        """The failure of a rank whose last sign was this one."""
+        return cls(rank, read_place(store, rank).host, sign.where, cause, lives)
+
+    def record(self, store: Store) -> None:
+        """Tells of it, unless another was told of before."""
+        store.compare_set(KEY, "", json.dumps(asdict(self)))
+
+    def error(self) -> ParenError:
+        """E-DP-008, which is one line: the last that a run says."""
+        return ParenError("E-DP-008", f"rank {self.rank} on {self.host} failed {self.where}: {self.cause}")
+
+
+def read_failure(store: Store) -> Failure | None:
+    """The failure that was told of, if any was."""
+    return Failure(**json.loads(store.get(KEY))) if store.check([KEY]) else None
+
+
+def describe_cause(error: BaseException) -> str:
+    """An error in one line: code or type, text, and the place in the file that it is about."""
+    if isinstance(error, ParenError):
+        return f"{error.code}: {error.message}" + (f" ({error.span})" if error.span else "")
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

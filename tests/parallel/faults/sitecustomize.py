@@ -1,0 +1,118 @@
+"""Loaded by the ranks of a test, whose PYTHONPATH names this folder: brings about the faults that FAULT asks for.
+
+FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `data`, `compile`, `restore`, `evaluate`, `save`,
+`write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever), `sleepN` (N
+seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state). SIGUSR1 raises an
+error wherever a rank is.
+
+With SEEN, a folder, each rank writes there which examples it trains on: `RANK` holds a line of `POSITION ID ID...` for
+each step.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+def strike(kind: str) -> None:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind.startswith("sleep"):
+        time.sleep(float(kind[5:] or 3600))
+    elif kind == "raise":
+        raise ValueError("provoked by a test")
+    elif kind == "memory":
+        raise MemoryError("provoked by a test")
+    elif kind == "system":
+        os._exit(3)
+    else:
+        raise AssertionError(f"no fault {kind}")
+
+
+def raise_here(number: int, frame: FrameType | None) -> None:
+    raise ValueError("provoked by a signal")
+
+
+def before(owner: Any, name: str, act: Any) -> None:
+    """Calls `act` with the arguments before each call of a function."""
+    wrapped = getattr(owner, name)
+
+    def wrapper(*given: Any, **named: Any) -> Any:
+        act(*given, **named)
+        return wrapped(*given, **named)
+
+    setattr(owner, name, wrapper)
+
+
+def install(kind: str, place: str) -> None:
+    import numpy as np
+
+    import paren.prepare
+    import paren.run
+    import paren.train.checkpoint
+    import paren.train.follow
+    import paren.train.loop
+    import paren.train.run
+    from paren.engine import CompiledEngine
+
+    places: dict[str, list[tuple[Any, str]]] = {
+        "data": [(paren.run, "open_program_data")],
+        "compile": [(paren.prepare.Preparation, "_make_engine")],
+        "restore": [(paren.train.run, "restore_newest")],
+        "evaluate": [(paren.train.loop, "weighted_means")],
+        "save": [(paren.train.loop, "save")],
+        "write": [(paren.train.checkpoint.CheckpointStore, "save")],
+    }
+    for owner, name in places.get(place, []):
+        before(owner, name, lambda *given, **named: strike(kind))
+    if not place.startswith("step"):
+        return
+    step = None if place == "steps" else int(place[4:])
+
+    def act(engine: CompiledEngine, batch: Any, number: int) -> None:
+        if step is not None and batch.position + 1 != step:
+            return
+        if kind == "nan":
+            batch.microbatches[0].fields["x"][...] = np.nan
+        elif kind == "flip":
+            array = next(iter(engine.slots().values()))
+            array.reshape(-1)[:1].view(np.uint32)[...] ^= 1
+        else:
+            strike(kind)
+
+    before(CompiledEngine, "step", act)
+
+
+def record(folder: Path, rank: str) -> None:
+    from paren.engine import CompiledEngine
+
+    def note(engine: CompiledEngine, batch: Any, number: int) -> None:
+        rows = [batch.indices[each.rows[each.valid > 0]] for each in batch.microbatches]
+        ids = [str(index) for part in rows for index in part]
+        with (folder / rank).open("a") as file:
+            file.write(" ".join([str(batch.position), *ids]) + "\n")
+
+    before(CompiledEngine, "step", note)
+
+
+def main() -> None:
+    launches = "RANK" not in os.environ and {"PAREN_DEVICES", "PAREN_NODES"} & os.environ.keys()
+    if launches:
+        return
+    rank = os.environ.get("RANK", "0")
+    signal.signal(signal.SIGUSR1, raise_here)
+    for fault in os.environ.get("FAULT", "").split():
+        kind, _, rest = fault.partition("@")
+        chosen, _, place = rest.partition(":")
+        if chosen == rank:
+            install(kind, place)
+    if "SEEN" in os.environ:
+        record(Path(os.environ["SEEN"]), rank)
+
+
+main()

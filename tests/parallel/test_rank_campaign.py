@@ -1,0 +1,136 @@
+"""Faults at random moments on any of four ranks, of two nodes or of torchrun: nothing stays behind, the rank is named,
+and the run goes on exactly.
+
+SEED repeats a campaign. Each round prints what it did and how long the processes were there after it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rank_processes import free_port
+from rank_runs import (
+    HOST,
+    LIMIT,
+    TWO,
+    finish,
+    node,
+    parameters,
+    ranks_of,
+    running,
+    start,
+    wait_for_step,
+    write_experiment,
+)
+
+END = 200  # steps that the runs are compared after, more than a disturbed one gets to
+STEPS = 60  # within which a fault comes
+ENDLESS = ("--set", "epochs=2000", "--set", "evaluate=3", "--stacking", "1")
+PACE = "sleep0.05@{}:steps"
+GONE, FROZEN = 15.0, 25.0  # seconds until all processes have to be gone, also where a rank has to be found frozen
+FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": signal.SIGUSR1}
+Layout = Callable[..., list[subprocess.Popen[str]]]
+
+
+def on_two_nodes(file: Path, out: Path, *arguments: str, fault: str = "") -> list[subprocess.Popen[str]]:
+    port = free_port()
+    variables = [node(index, port, FAULT=fault, **TWO) for index in range(2)]
+    return [start(file, out, *ENDLESS, *arguments, variables=each) for each in variables]
+
+
+def under_torchrun(file: Path, out: Path, *arguments: str, fault: str = "") -> list[subprocess.Popen[str]]:
+    return [start(file, out, *ENDLESS, *arguments, variables={"FAULT": fault}, torchrun=4)]
+
+
+LAYOUTS: dict[str, Layout] = {"nodes": on_two_nodes, "torchrun": under_torchrun}
+
+
+def undisturbed(file: Path, layout: str) -> dict[str, bytes]:
+    out = file.parent / f"undisturbed on {layout}"
+    for process in LAYOUTS[layout](file, out, "--steps", str(END)):
+        code, said = finish(process)
+        assert code == 0, said
+    return parameters(out)
+
+
+def find_rank(processes: list[subprocess.Popen[str]], rank: int) -> int:
+    """The process of a rank, as soon as there is one."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        found = {number: process for each in processes for number, process in ranks_of(each).items()}
+        if rank in found:
+            return found[rank]
+        time.sleep(0.01)
+    raise AssertionError(f"rank {rank} did not start")
+
+
+def disturb(chance: random.Random, file: Path, out: Path, layout: str, kind: str) -> tuple[str, float]:
+    """One fault at a random moment: what it was, and for how many seconds there were processes after it."""
+    rank, early = chance.randrange(4), chance.random() < 0.3
+    processes = LAYOUTS[layout](file, out, fault=PACE.format(rank))
+    process = find_rank(processes, rank)
+    if early and not (layout == "torchrun" and kind == "stop"):  # before the first sign only a launcher sees that
+        moment = chance.uniform(0, 5)
+        time.sleep(moment)
+        when = f"{moment:.2f} s after the start"
+    else:
+        step = chance.randint(1, STEPS)
+        wait_for_step(out, step)
+        time.sleep(chance.uniform(0, 0.2))
+        when = f"from step {step} on"
+    os.kill(process, FAULTS[kind])
+    begin = time.monotonic()
+    ends = [finish(each) for each in processes]
+    while running(out) and time.monotonic() - begin < LIMIT:
+        time.sleep(0.05)
+    seconds = time.monotonic() - begin
+    told = f"{kind} rank {rank} on {layout} {when}"
+    assert not running(out), told
+    for code, said in ends:
+        lines = [line for line in said.splitlines() if line.startswith("E-DP-")]
+        assert code == 1, f"{told}: {said}"
+        assert re.match(rf"E-DP-008: rank {rank} on {HOST} failed ", lines[-1]), f"{told}: {said}"
+        if layout == "nodes":
+            assert said.strip().endswith(lines[-1]), f"{told}: {said}"
+    return told, seconds
+
+
+def run_rounds(folder: Path, plan: list[tuple[str, str]], limits: bool) -> None:
+    seed = int(os.environ.get("SEED", secrets.randbelow(1 << 32)))
+    print(f"SEED={seed}")
+    chance = random.Random(seed)
+    file = write_experiment(folder)
+    wanted = {layout: undisturbed(file, layout) for layout in {layout for layout, _ in plan}}
+    times: dict[str, list[float]] = {kind: [] for kind in FAULTS}
+    for number, (layout, kind) in enumerate(plan):
+        out = folder / f"round {number}"
+        told, seconds = disturb(chance, file, out, layout, kind)
+        print(f"round {number}: {told}, {seconds:.1f} s")
+        times[kind].append(seconds)
+        assert not limits or seconds < (FROZEN if kind == "stop" else GONE), told
+        for process in LAYOUTS[layout](file, out, "--resume", "auto", "--steps", str(END)):
+            code, said = finish(process)
+            assert code == 0, f"{told}: {said}"
+        assert parameters(out) == wanted[layout], told
+    for kind, found in times.items():
+        if found:
+            print(f"{kind}: {len(found)} rounds, {min(found):.1f} to {max(found):.1f} s")
+
+
+def test_a_few_faults_at_random_moments(tmp_path: Path) -> None:
+    run_rounds(tmp_path, [("nodes", "kill"), ("nodes", "raise"), ("torchrun", "stop")], limits=False)
+
+
+@pytest.mark.long
+def test_fifty_faults_at_random_moments(tmp_path: Path) -> None:
+    every = [(layout, kind) for layout in LAYOUTS for kind in FAULTS]
+    run_rounds(tmp_path, [every[number % len(every)] for number in range(50)], limits=True)
