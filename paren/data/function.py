@@ -13,14 +13,14 @@ import numpy as np
 from paren.data.digest import array_digest, digest_of
 from paren.data.fields import ArraySplit, Column, check_columns, cut_into_splits
 from paren.data.paths import find_file, shown
-from paren.data.python_file import PythonFile, importing_from
+from paren.data.python_file import PythonFile, Read, importing_from
 from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import Note, ParenError, did_you_mean
 
 
-def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, ArraySplit]:
-    """Calls the function and checks what it returns.
+def call_data_function(form: DataForm, root: Path, seed: int, read: Read = Path.read_bytes) -> dict[str, ArraySplit]:
+    """Calls the function and checks what it returns. `read` gives the bytes of its file and of those beside it.
 
     It gets the keywords of the form (a list as a tuple), and `seed` if its signature has a parameter of that name and
     the form does not give one. It returns a mapping from field name to array (samples, *field shape), cut by `:split`,
@@ -31,10 +31,10 @@ def call_data_function(form: DataForm, root: Path, seed: int) -> dict[str, Array
     """
     written, name = str(form.arguments[0]), str(form.arguments[1]).replace("-", "_")
     path = find_file(form, "0", written, root)
-    file = PythonFile(path, shown(path, root), "E-DATA-011", "E-DATA-012")
+    file = PythonFile(path, shown(path, root), "E-DATA-011", "E-DATA-012", read)
     origin = f"{name} in {file.place}"
     span = form.spans.get("1", form.span)
-    with importing_from(path.parent, {}), contextlib.redirect_stdout(sys.stderr):
+    with importing_from(path.parent, {}, read), contextlib.redirect_stdout(sys.stderr):
         function = file.find(file.load(form.spans.get("0", form.span)), name, span)
         keywords = _keywords(form, function, name, file.place, seed)
         with file.errors(origin, span):

@@ -17,6 +17,8 @@ from paren.data.digest import digest_of
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.text.source import Span
 
+Read = Callable[[Path], bytes]
+
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _END_FRAMES = 8  # of a deep stack, so many of the outermost and innermost calls are shown
 
@@ -24,12 +26,13 @@ _END_FRAMES = 8  # of a deep stack, so many of the outermost and innermost calls
 @dataclass(frozen=True)
 class PythonFile:
     """`place` is its name in messages; `unfit` and `raised` are the codes for a file or a function that cannot be
-    called, and for an exception in the user's code."""
+    called, and for an exception in the user's code. `read` gives the bytes of Python files."""
 
     path: Path
     place: str
     unfit: str
     raised: str
+    read: Read = Path.read_bytes
 
     def load(self, span: Span) -> ModuleType:
         """Runs the file as a module, inside `importing_from`. The source is compiled here, so no stale byte code on
@@ -38,7 +41,7 @@ class PythonFile:
         module.__file__ = str(self.path.absolute())
         sys.modules[module.__name__] = module
         try:
-            code = compile(self.path.read_bytes(), str(self.path), "exec")
+            code = compile(self.read(self.path), str(self.path), "exec")
         except (SyntaxError, ValueError, OSError) as error:
             raise self.unreadable(error, span) from None
         with self.errors(f"loading {self.place}", span):
@@ -88,16 +91,19 @@ class PythonFile:
 
 
 @contextlib.contextmanager
-def importing_from(folder: Path, kept: dict[str, ModuleType]) -> Iterator[None]:
-    """Lets the user's file import files next to it. Afterwards they are in `kept`, from where the next block has them
-    again, and no longer among the modules of the process: files of the same name next to another experiment, or
-    imported by a notebook before they were edited, are other files."""
+def importing_from(folder: Path, kept: dict[str, ModuleType], read: Read = Path.read_bytes) -> Iterator[None]:
+    """Lets the user's file import files next to it, whose bytes `read` gives.
+
+    Afterwards they are in `kept`, from where the next block has them again, and no longer among the modules of the
+    process: files of the same name next to another experiment, or imported by a notebook before they were edited, are
+    other files.
+    """
     folder = folder.absolute()
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     hidden = _take_modules(folder, names - sys.stdlib_module_names)
     sys.modules.update(kept)
     sys.path.insert(0, str(folder))
-    finder = _Finder(folder)
+    finder = _Finder(folder, read)
     sys.meta_path.insert(0, finder)
     importlib.invalidate_caches()
     try:
@@ -131,6 +137,7 @@ class _Finder:
     size and second, which an edit may leave as they were."""
 
     folder: Path
+    read: Read
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -140,10 +147,17 @@ class _Finder:
             return None
         if not _is_users(name, spec.loader.path) or not Path(spec.loader.path).is_relative_to(self.folder):
             return None
-        spec.loader = _FromText(spec.loader.name, spec.loader.path)
+        spec.loader = _FromText(spec.loader.name, spec.loader.path, self.read)
         return spec
 
 
 class _FromText(SourceFileLoader):
+    def __init__(self, name: str, path: str, read: Read) -> None:
+        super().__init__(name, path)
+        self._read = read
+
+    def get_data(self, path: str) -> bytes:
+        return self._read(Path(path))
+
     def path_stats(self, path: object) -> dict[str, float]:  # without them byte code is neither read nor written
         raise OSError

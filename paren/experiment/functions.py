@@ -38,7 +38,7 @@ class Functions:
 
     def file(self, analysis: Analysis) -> PythonFile:
         """The Python file of an analysis."""
-        return PythonFile(self.base / analysis.file, analysis.file, "E-STUDY-006", "E-STUDY-007")
+        return PythonFile(self.base / analysis.file, analysis.file, "E-STUDY-006", "E-STUDY-007", self.sources.text)
 
     def reach(self, analysis: Analysis) -> Reach:
         """What the results of an analysis depend on. Nothing is run. Raises E-STORE-004 and E-STORE-005."""
@@ -95,7 +95,11 @@ class Functions:
         """Lets a file import those beside it, print to stderr and draw without a screen."""
         folder = file.path.parent
         beside = self._beside.setdefault(folder, {})
-        with importing_from(folder, beside), contextlib.redirect_stdout(sys.stderr), drawing_without_screen():
+        with (
+            importing_from(folder, beside, file.read),
+            contextlib.redirect_stdout(sys.stderr),
+            drawing_without_screen(),
+        ):
             yield
 
 

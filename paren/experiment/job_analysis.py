@@ -12,7 +12,7 @@ from paren.experiment.claims import waiting_for
 from paren.experiment.costs import check_limits
 from paren.experiment.events import NOTICE, Event, Tell
 from paren.experiment.functions import Functions, check_functions
-from paren.experiment.job_data import read_splits
+from paren.experiment.job_data import Splits
 from paren.experiment.jobs import Job, check_jobs
 from paren.experiment.over import draw_over
 from paren.experiment.standing import Standing
@@ -48,7 +48,7 @@ def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key
         model.key,
         data_key,
         lambda: read_model(model.folder, trainer.device, program=job.program),
-        lambda: read_splits(trainer.data(job, Silent())[0]),
+        lambda: Splits(trainer.data(job, Silent())[0]),
         lambda: read_metrics(model.folder),
     )
 

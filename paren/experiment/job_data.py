@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,16 +96,36 @@ def open_job_data(
     root = data_root(program, asked)
 
     def make(writer: Writer) -> Json:
-        return _write(writer, call_data_function(form, root, run.seed))
+        return _write(writer, call_data_function(form, root, run.seed, sources.text))
 
     data = dataset_of(form, _read(form, store.build(recipe, make)))
     check_data(data, program.bounds, run, cache=read_environment().cache / "data")
     return data, recipe.key
 
 
-def read_splits(data: Dataset) -> dict[str, dict[str, Array]]:
-    """All examples of each split in memory: split -> field -> array (examples, *field shape)."""
-    return {name: split.read(np.arange(split.count, dtype=np.int64)) for name, split in data.splits.items()}
+class Splits(Mapping[str, Mapping[str, Array]]):
+    """The examples of a data set: split -> field -> array (examples, *field shape), not writable. A split is read into
+    memory when it is first asked for."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+        self._read: dict[str, Mapping[str, Array]] = {}
+
+    def __getitem__(self, name: str) -> Mapping[str, Array]:
+        if name not in self._data.splits:
+            raise KeyError(f"the data have no split {name!r}, they have {', '.join(self)}")
+        if name not in self._read:
+            split = self._data.splits[name]
+            self._read[name] = split.read(np.arange(split.count, dtype=np.int64))
+            for array in self._read[name].values():
+                array.flags.writeable = False
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data.splits)
+
+    def __len__(self) -> int:
+        return len(self._data.splits)
 
 
 def _pairs(form: DataForm, option: str) -> list[tuple[str, Value]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Product(Mapping[str, "Array | Json"]):
         try:
             return self._artifact.array(name)
         except KeyError:
-            return self._artifact.json(name)
+            return copy.deepcopy(self._artifact.json(name))  # who changes it does not change the next one's
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._artifact.names)

@@ -55,12 +55,13 @@ class _File:
 
 @dataclass
 class Sources:
-    """The Python files of an experiment, each read once: what one launch sees is of one moment.
+    """The Python files of an experiment, each read once: what one launch sees, and runs, is of one moment.
 
     `root` is the folder that shown paths are relative to.
     """
 
     root: Path
+    _texts: dict[Path, bytes] = field(default_factory=dict)
     _files: dict[tuple[Path, Path], _File] = field(default_factory=dict)
     _reaches: dict[tuple[Path, str], Reach] = field(default_factory=dict)
 
@@ -78,6 +79,13 @@ class Sources:
         """A path as recipes and messages name it."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
+    def text(self, path: Path) -> bytes:
+        """The bytes of a file as they were when it was first asked for. Raises OSError."""
+        path = path.absolute()
+        if path not in self._texts:
+            self._texts[path] = path.read_bytes()
+        return self._texts[path]
+
     def read(self, path: Path, folder: Path, span: Span | None) -> _File:
         """The statements of a file that finds its modules in `folder`."""
         if (path, folder) not in self._files:
@@ -86,7 +94,7 @@ class Sources:
 
     def _parse(self, path: Path, folder: Path, span: Span | None) -> _File:
         try:
-            statements = read_statements(path.read_bytes(), lambda each: _base(each, path, folder) is not None)
+            statements = read_statements(self.text(path), lambda each: _base(each, path, folder) is not None)
         except SyntaxError as error:
             where = self.shown(path) if error.lineno is None else f"{self.shown(path)}:{error.lineno}"
             raise ParenError("E-STORE-004", f"{where}: {error.msg}", span) from None

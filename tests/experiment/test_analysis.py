@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from analysed import Study, refusal
 
+from paren.experiment.analysis import analyze_job, plan_analysis
+from paren.experiment.job_data import Splits
 from paren.experiment.products import Product
+from paren.run import open_program_data
 from paren.text.errors import ParenError
+from paren.train.progress import Silent
 
 ANALYSES = """
 (defproduct scores (python "f.py" score :cases cases) :needs (model data))
@@ -77,6 +81,8 @@ def test_products_metrics_and_plots_are_made(study: Study) -> None:
     assert scores["values"].tolist() == [[8.0]] * 3
     with pytest.raises(ValueError, match="read-only"):
         scores["values"][0] = 1
+    scores["words"].append("more")  # type: ignore[union-attr]
+    assert scores["words"] == ["a", None]
     with pytest.raises(KeyError, match="the product has no 'value', it has cases, none, values, words"):
         _ = scores["value"]
     noise = Product(products["noise"])
@@ -214,6 +220,26 @@ def test_files_beside_are_imported_once_and_what_is_printed_goes_to_stderr(
     assert "beside" not in sys.modules
 
 
+def test_what_runs_is_what_was_looked_at(study: Study) -> None:
+    """Also if files are edited while a launch goes on: a result must not stand under the digest of another code."""
+    study.write(
+        '(defmetric a (python "f.py" f))',
+        "from beside import ROWS\ndef f():\n    import late\n    return [ROWS, late.ROWS]\n",
+    )
+    for name in ("beside", "late"):
+        (study.folder / f"{name}.py").write_text("ROWS = 2\n")
+    functions, subject = study.functions, study.subject()
+    plan_analysis(subject.program, functions, subject.model_key, subject.data_key)
+    study.write('(defmetric a (python "f.py" f))', "def f():\n    return 4\n")
+    for name in ("beside", "late"):
+        (study.folder / f"{name}.py").write_text("ROWS = 3\n")
+    analyze_job(subject, functions, study.store, lambda name: None)
+    assert values(study) == {"a": [2, 2]}
+    assert study.missing() == ["a"]
+    study.analyze()
+    assert values(study) == {"a": 4}
+
+
 RESULTS = [
     ("product", "None", "E-STUDY-008: f in f.py returns nothing (None)"),
     ("product", "[1, 2]", "E-STUDY-008: f in f.py returns a value of type list"),
@@ -330,3 +356,18 @@ def test_an_analysis_without_a_screen_does_not_ask_for_one(study: Study) -> None
     )
     command = [sys.executable, "-c", code, str(study.folder), str(Path(__file__).parent)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.lower() == "agg false\n"
+
+
+def test_the_data_are_read_split_by_split_and_cannot_be_changed(study: Study) -> None:
+    (study.folder / "data.py").write_text(
+        "import numpy as np\ndef make():\n"
+        "    return {name: {'x': np.full((n, 4), n)} for name, n in (('train', 3), ('test', 2))}\n"
+    )
+    splits = Splits(open_program_data(study.program(), None, Silent()))
+    assert list(splits) == ["train", "test"]
+    assert splits["test"]["x"].tolist() == [[2.0] * 4] * 2
+    assert splits["test"]["x"].dtype == np.float32
+    with pytest.raises(ValueError, match="read-only"):
+        splits["train"]["x"][0] = 1
+    with pytest.raises(KeyError, match="the data have no split 'validation', they have train, test"):
+        _ = splits["validation"]
