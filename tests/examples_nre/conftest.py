@@ -1,0 +1,8 @@
+"""The study's modules, as its own files import them; and its settings as the lists that they take."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "nre"))
