@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def show_number(value: float, digits: int = 5) -> str:
@@ -18,14 +19,22 @@ def show_number(value: float, digits: int = 5) -> str:
     return f"{float(text):,}" if abs(value) >= 1000 else text
 
 
-def show_tick(value: float) -> str:
-    """A round number, as short as it can be: `2k`, `0.5`, `1e-4`."""
+def show_ticks(values: Sequence[float]) -> list[str]:
+    """Round numbers, each as short as it can be: `2k`, `0.5`, `1e-4`; with more digits where they would look alike."""
+    for digits in range(6, 17):
+        texts = [_show_tick(value, digits) for value in values]
+        if len(set(texts)) == len(values):
+            break
+    return texts
+
+
+def _show_tick(value: float, digits: int) -> str:
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        mantissa, exponent = f"{value:.3g}".split("e") if "e" in f"{value:.3g}" else f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{float(mantissa):.{digits}g}e{int(exponent)}"
     if abs(value) >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:g}"
+        return f"{value / 1000:.{digits}g}k"
+    return f"{value:.{digits}g}"
 
 
 def show_seconds(seconds: float) -> str:

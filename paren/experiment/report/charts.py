@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from paren.experiment.figures import show_number, show_tick
+from paren.experiment.figures import show_number, show_ticks
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.replicas import deviation_of, mean_of
 from paren.experiment.report.scales import Axis, axis_for
@@ -67,7 +67,7 @@ def line_chart(title: str, lines: Sequence[Line], colours: Sequence[str], about:
         across,
         upward,
         across.ticks(),
-        [show_tick(tick) for tick in across.ticks()],
+        show_ticks(across.ticks()),
         f"step{note}",
         marks,
         about,
@@ -101,7 +101,7 @@ def bar_chart(title: str, bars: Sequence[Bar], names: Sequence[str] | None, fact
         ticks = sorted({bar.place for bar in bars})
         if len(ticks) > 6 or _crowded(ticks, across):
             ticks = across.ticks()
-        labels = [show_tick(tick) for tick in ticks]
+        labels = show_ticks(ticks)
     groups = sorted({bar.group for bar in bars})
     places = sorted({across.position(bar.place) for bar in bars})
     apart = min([_APART, *(0.5 * (after - before) / len(groups) for before, after in pairwise(places))])
@@ -156,10 +156,11 @@ def _frame(
 ) -> Html:
     """The figure: title, grid, labels of the axes, and the marks."""
     grid: list[Html] = []
-    for tick in upward.ticks():
+    heights = upward.ticks()
+    for tick, label in zip(heights, show_ticks(heights), strict=True):
         y = f"{upward.position(tick):.1f}"
         grid.append(element("path", d=f"M{LEFT} {y}H{WIDTH - RIGHT}", class_="grid"))
-        grid.append(element("text", show_tick(tick), x=LEFT - 6, y=y, dy="0.32em", text_anchor="end"))
+        grid.append(element("text", label, x=LEFT - 6, y=y, dy="0.32em", text_anchor="end"))
     room = (WIDTH - LEFT - RIGHT) / max(len(labels), 1)
     for tick, label in zip(ticks, labels, strict=True):
         x = across.position(tick)
