@@ -24,7 +24,6 @@ import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,11 +61,9 @@ class Claim:
         self.holder = holder
         self._places = _places(root, holder.claim, holder.machine)
         self._descriptor: int | None = descriptor
-        self._over = threading.Event()
+        self._changing = threading.Lock()  # so that no sign is given for a claim that has just ended
         self._lost = False
-        self._thread = threading.Thread(target=self._beat, name="paren-claim", daemon=True)
-        self._thread.start()
-        _held.add(self)
+        _heart.add(self)
 
     @property
     def lost(self) -> bool:
@@ -75,15 +72,15 @@ class Claim:
 
     def release(self) -> None:
         """Ends the claim; a second time does nothing."""
-        if self._descriptor is None:
-            return
-        self._over.set()
-        self._thread.join()
-        lock, lease = self._places
-        if _read(lease) == self.holder:
-            lease.unlink(missing_ok=True)
-        _free(lock, self._descriptor)
-        self._descriptor = None
+        _heart.remove(self)
+        with self._changing:
+            if self._descriptor is None:
+                return
+            lock, lease = self._places
+            if _read(lease) == self.holder:
+                lease.unlink(missing_ok=True)
+            _free(lock, self._descriptor)
+            self._descriptor = None
 
     def __enter__(self) -> Claim:
         return self
@@ -93,15 +90,15 @@ class Claim:
     ) -> None:
         self.release()
 
-    def _beat(self) -> None:
+    def give_sign(self) -> None:
+        """Touches the lease, or puts it back where somebody deleted it."""
         lease = self._places[1]
-        while not self._over.wait(INTERVAL):
-            with contextlib.suppress(OSError):  # a sign that could not be given is given with the next one
+        with self._changing, contextlib.suppress(OSError):  # a sign that could not be given is given with the next one
+            if self._descriptor is not None and not self._lost:
                 if _read(lease) == self.holder:
                     os.utime(lease)
-                elif not _take(lease, self.holder):
-                    self._lost = True
-                    return
+                else:
+                    self._lost = not _take(lease, self.holder)
 
     def forget(self) -> None:
         """Closes the lock in a forked child, which would otherwise hold it on after this process' death."""
@@ -110,16 +107,36 @@ class Claim:
             self._descriptor = None
 
 
-# The claims of this process: a fork is told to no other place than one that was set at import.
-_held: weakref.WeakSet[Claim] = weakref.WeakSet()
+class _Heart:
+    """Gives the signs of all claims of this process, from one thread: a claim costs no start of a thread."""
+
+    def __init__(self) -> None:
+        self._claims: set[Claim] = set()  # changed and copied by single operations, so that threads may share it
+        self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def add(self, claim: Claim) -> None:
+        self._claims.add(claim)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._beat, name="paren-claims", daemon=True)
+            self._thread.start()
+
+    def remove(self, claim: Claim) -> None:
+        self._claims.discard(claim)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(INTERVAL)
+            for claim in list(self._claims):
+                claim.give_sign()
+
+    def _forget(self) -> None:
+        for claim in self._claims:
+            claim.forget()
+        self._claims, self._thread = set(), None
 
 
-def _forget_all() -> None:
-    for each in list(_held):
-        each.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+_heart = _Heart()
 
 
 def claim(root: Path, name: str, host: str | None = None) -> Claim | None:
