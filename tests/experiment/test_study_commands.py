@@ -1,0 +1,195 @@
+"""`paren plan`, `train`, `analyze` and `run` of a study, as processes: what they say, exit codes, and their ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cases.paren_command import paren
+from experiment.studies import states, write_study
+
+from paren.experiment.claims import holders
+from paren.experiment.events import Event
+from paren.experiment.jobs import make_jobs
+from paren.experiment.progress import StudyLines
+from paren.lang.elaborate import elaborate
+
+SWEEP = "(defsweep (rate 1e-3) (rows 4))"
+PATIENCE = 300.0  # seconds; a machine that is busy with other things is slow
+
+
+def test_commands_of_a_study(tmp_path: Path) -> None:
+    write_study(tmp_path, SWEEP)
+    planned = paren(tmp_path, "plan", "study.paren", "--json")
+    assert (planned.code, planned.err) == (0, "")
+    assert [job["name"] for job in json.loads(planned.out)["jobs"]] == ["baseline", "rate 0.001", "rows 4"]
+    assert not (tmp_path / "outputs").exists()
+    trained = paren(tmp_path, "train", "study.paren")
+    assert (trained.code, trained.out) == (1, "")
+    lines = [re.sub(r"[0-9.]+ s$", "T s", line) for line in trained.err.splitlines()]
+    assert lines[:3] == [
+        "[1/3] baseline: done in T s",
+        "[2/3] rate 0.001: done in T s",
+        "[3/3] rows 4: failed while data: E-DATA-018: split train has 3 samples, fewer than one batch of 8",
+    ]
+    assert lines[3] == "E-JOB-001: 1 of 3 jobs failed, in outputs/study"
+    missing = paren(tmp_path, "analyze", "study.paren")
+    assert missing.code == 1
+    assert "E-JOB-008: 1 of 3 jobs have no trained model in outputs/study" in missing.err
+    (tmp_path / "study.paren").write_text((tmp_path / "study.paren").read_text().replace("(rows 4)", "(rows 80)"))
+    again = paren(tmp_path, "run", "study.paren")
+    assert (again.code, again.out) == (0, "outputs/study\n")
+    lines = [re.sub(r"[0-9.]+ s$", "T s", line) for line in again.err.splitlines()]
+    assert lines == ["2 of 3 jobs are done already", "[3/3] rows 80: done in T s"]
+    last = paren(tmp_path, "run", "study.paren")
+    assert (last.code, last.out) == (0, "outputs/study\n")
+    assert last.err == "outputs/study holds this study, complete with 3 jobs: nothing to do\n"
+
+
+def test_options_of_one_training_are_refused(tmp_path: Path) -> None:
+    write_study(tmp_path, SWEEP)
+    refused = paren(tmp_path, "run", "study.paren", "--profile")
+    assert (refused.code, refused.err) == (
+        1,
+        "E-JOB-004: study.paren declares a study, and --profile is for one training\n"
+        "  fix: leave it out, or give --single to train the file's own values alone\n",
+    )
+    single = paren(tmp_path, "run", "study.paren", "--single", "--steps", "2", "--out", "one")
+    assert (single.code, single.out) == (0, "one\n")
+    assert (tmp_path / "one" / "run.json").is_file()
+
+
+class Started:
+    """`paren train study.paren` as a process of a session of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
+        self.out = folder / "out"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "paren", "train", "study.paren", "--out", "out", *options],
+            cwd=folder,
+            env=variables | {"PAREN_CACHE": str(folder / "cache")},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, fact: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not fact():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < end, what
+            time.sleep(0.02)
+
+    def workers(self) -> set[int]:
+        """The processes that hold jobs."""
+        return {holder.pid for holder in holders(self.out) if holder.claim.startswith("runs/")}
+
+    def trains(self) -> bool:
+        """Whether a training has written a checkpoint."""
+        return any(self.out.glob("store/model/*.partial/checkpoints/*/manifest.json"))
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def long_study(folder: Path, jobs: int) -> Path:
+    path = write_study(folder, f"(defcohort (replica {' '.join(map(str, range(jobs)))}))")
+    path.write_text(path.read_text().replace(":steps 4", ":steps 2000000 :checkpoint-every 500 :log-every 1000"))
+    return path
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_ends_all_workers(tmp_path: Path, options: tuple[str, ...], number: signal.Signals, code: int) -> None:
+    long_study(tmp_path, 3)
+    started = Started(tmp_path, *options)
+    started.wait_for(lambda: started.trains() and len(started.workers()) == max(1, len(options)), "two trainings")
+    workers = started.workers()
+    started.process.send_signal(number)
+    said = started.process.communicate(timeout=PATIENCE)[1]
+    assert started.process.returncode == code, said
+    assert f"{number.name}: stopping at the next step border" in said
+    assert not any(runs(pid) for pid in workers)
+    assert set(states(started.out).values()) == {"waiting"}
+    assert said.count(": it goes on the next time") == len(workers)
+    assert not list((started.out / "locks").iterdir())
+
+
+def test_workers_end_with_whoever_started_them(tmp_path: Path) -> None:
+    long_study(tmp_path, 3)
+    started = Started(tmp_path, "--workers", "2")
+    started.wait_for(lambda: len(started.workers()) == 2, "two workers")
+    workers = started.workers()
+    started.process.kill()
+    started.process.communicate()
+    end = time.monotonic() + PATIENCE
+    while any(runs(pid) for pid in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert started.workers() == set()
+
+
+def test_a_killed_workers_job_is_taken_by_another(tmp_path: Path) -> None:
+    path = long_study(tmp_path, 3)
+    path.write_text(path.read_text().replace(":steps 2000000", ":steps 20000"))
+    started = Started(tmp_path, "--workers", "2")
+    started.wait_for(lambda: len(started.workers()) == 2, "two workers")
+    os.kill(min(started.workers()), signal.SIGKILL)
+    said = started.process.communicate(timeout=PATIENCE)[1]
+    assert started.process.returncode == 0, said
+    assert "was ended by SIGKILL; its job is free for the others" in said
+    assert set(states(started.out).values()) == {"done"}
+
+
+def test_a_study_whose_workers_are_all_killed(tmp_path: Path) -> None:
+    long_study(tmp_path, 2)
+    started = Started(tmp_path, "--workers", "2")
+    started.wait_for(lambda: len(started.workers()) == 2, "two workers")
+    for pid in started.workers():
+        os.kill(pid, signal.SIGKILL)
+    said = started.process.communicate(timeout=PATIENCE)[1]
+    assert started.process.returncode == 1
+    assert said.splitlines()[-2:] == [
+        "E-JOB-002: 2 of 2 jobs were not finished, as the workers ended before",
+        "  fix: start again: finished jobs are kept, and interrupted ones go on",
+    ]
+
+
+def test_lines_of_progress(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    jobs = make_jobs(elaborate(write_study(tmp_path, "(defsweep (rate 1e-3) (rows 80))")), ())
+    view = StudyLines(stream)
+    view.begin(jobs[1:], 1)
+    view.show(Event(1, "running", "training", 3, 8))
+    view.show(Event(-1, "notice", text="the cache is full"))
+    view.show(Event(-1, "notice", text="the cache is full"))
+    view.show(Event(2, "running", "error"))
+    view.show(Event(1, "done"))
+    view.show(Event(1, "done"))
+    view.show(Event(-1, "said", text="printed"))
+    view.show(Event(-1, "said", text="printed"))
+    view.show(Event(2, "waiting", "training"))
+    view.end()
+    assert re.sub(r"[0-9.]+ s\n", "T s\n", stream.getvalue()) == (
+        "1 of 3 jobs are done already\n"
+        "the cache is full\n"
+        "[2/3] rate 0.001: done in T s\n"
+        "printed\nprinted\n"
+        "stopped rows 80 while training: it goes on the next time\n"
+    )
