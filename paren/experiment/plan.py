@@ -31,6 +31,7 @@ from paren.train.status import read_status
 
 CACHED, TO_MAKE, ASSUMED = "cached", "to make", "cached, if its data have not changed"
 MOST_CHANGES = 12  # lines of reasons
+MOST_NAMED = 3  # analyses of a line
 
 
 @dataclass(frozen=True)
@@ -182,4 +183,6 @@ def _row(job: PlannedJob) -> tuple[str, str, str, str]:
     model = f"{job.model}, {show_bytes(job.memory)}" if job.memory is not None else job.model
     if job.step is not None:
         model = f"goes on at step {job.step} of {job.steps}"
-    return job.name, job.data or "-", model, ", ".join(job.analyses) or "-"
+    named = ", ".join(job.analyses[:MOST_NAMED]) or "-"
+    more = len(job.analyses) - MOST_NAMED
+    return job.name, job.data or "-", model, f"{named} and {more} more" if more > 0 else named

@@ -50,8 +50,6 @@ def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: 
     jobs = make_jobs(program, overrides)
     check_jobs(jobs)
     functions = functions_of(program)
-    if launch.analyzes:
-        check_analyses(jobs, functions)
     with StopSignals() as signals:
         try:
             return _Study(program, tuple(overrides), launch, jobs, functions, view, signals).run()
@@ -79,6 +77,8 @@ class _Study:
         self.missing = [each.job for each in standings if each.model is None and not launch.trains]
         left = [each.job for each in standings if not each.finished and each.job not in self.missing]
         before = {job.folder: each.attempt for job in left if (each := read_job_status(root / job.folder)) is not None}
+        if launch.analyzes and left:
+            check_analyses(left, self.functions)
         if topology.member is None or topology.member.rank == 0:
             write_study(root, self.program, self.overrides, self.jobs, package_versions())
             record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])
