@@ -16,7 +16,7 @@ from paren.text.errors import ParenError
 from paren.train.places.lease import Lease
 from paren.train.places.object_store import Bucket
 from paren.train.places.place import MANIFEST, Draft, Sink
-from paren.train.places.transfer import Download, at_once, download, upload
+from paren.train.places.transfer import Download, afterwards, download, upload
 
 PROBE = ".probe-"
 CHECKPOINT = re.compile(r"[0-9]{6,}")
@@ -150,6 +150,6 @@ class _BucketDraft:
 
     def give_up(self) -> None:
         """Deletes what was written, as far as the store answers now; the next start does the rest."""
-        with at_once(self.folder.bucket), suppress(ParenError):
+        with afterwards(self.folder.bucket), suppress(ParenError):
             for name in self.created:
                 self.folder.delete(name)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from paren.text.errors import ParenError
-from paren.train.places.object_store import IN_RUN, Bucket, Conflict
+from paren.train.places.object_store import AFTERWARDS, IN_RUN, Bucket, Conflict
 from paren.train.status import now
 
 HOLDER = "holder.json"
@@ -84,7 +84,7 @@ class Lease:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        self._bucket.lease, self._bucket.patience = None, 0.0
+        self._bucket.lease, self._bucket.patience = None, AFTERWARDS
         try:
             found = self._look()
             if found is not None and found[0].token == self._own.token:

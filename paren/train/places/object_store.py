@@ -28,6 +28,7 @@ T = TypeVar("T")
 CONNECT, ANSWER = 10.0, 30.0  # seconds in which a connection stands, and in which something of an answer comes
 AT_START = 20.0  # seconds in which failures may pass before step 1
 IN_RUN = 300.0  # and later, when more is lost
+AFTERWARDS = 2.0  # and while what is of no use any more is deleted
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 20.0  # seconds between two tries; each pause is about twice the one before
 TELLING = 5.0  # seconds of a pause from which on the user is told
 CONNECTIONS = 8
@@ -203,8 +204,11 @@ class Bucket:
         """The body is read within a try, as the connection may end inside."""
 
         def read(answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-            with answer["Body"] as body:
+            body = answer["Body"]
+            try:
                 return body.read(), answer
+            finally:
+                body.close()
 
         return self._try("GetObject", key, lambda: read(self._client.get_object(Bucket=self.name, Key=key, **given)))
 
@@ -294,9 +298,7 @@ def _judge(error: Exception, host: str = "") -> _Failure:
 
 
 def _not_answering(reason: str) -> _Failure:
-    return _Failure(
-        "E-S3-006", reason, True, "see to the network and to AWS_ENDPOINT_URL, then start with --resume auto"
-    )
+    return _Failure("E-S3-006", reason, True, "see to the network and AWS_ENDPOINT_URL, then go on with --resume auto")
 
 
 def _no_credentials(reason: str) -> _Failure:
@@ -309,8 +311,11 @@ def _other(reason: str) -> _Failure:
 
 def _host(client: Any) -> str:
     """The endpoint without what may be secret in it."""
-    parts = urlsplit(str(client.meta.endpoint_url))
-    port = f":{parts.port}" if parts.port else ""
+    try:
+        parts = urlsplit(str(client.meta.endpoint_url))
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "the endpoint"
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from paren.text.errors import InternalError, ParenError
 from paren.train.files import Bytes
-from paren.train.places.object_store import Bucket, Conflict
+from paren.train.places.object_store import AFTERWARDS, Bucket, Conflict
 
 PART = 8 << 20  # bytes; stores want at least 5 MiB
 MOST_PARTS = 9_000  # of the 10,000 that stores allow
@@ -69,7 +69,7 @@ class Upload:
         """Leaves nothing behind, as far as the store answers now; the next start does the rest."""
         self._threads.shutdown(cancel_futures=True)
         if self._id is not None:
-            with at_once(self._bucket), suppress(ParenError):
+            with afterwards(self._bucket), suppress(ParenError):
                 self._bucket.abort(self._key, self._id)
 
     def _send(self) -> None:
@@ -161,9 +161,9 @@ def download(bucket: Bucket, key: str) -> Iterator[Download]:
 
 
 @contextmanager
-def at_once(bucket: Bucket) -> Iterator[None]:
-    """A block in which nothing is tried again: it cleans up after what has failed already."""
-    patience, bucket.patience = bucket.patience, 0.0
+def afterwards(bucket: Bucket) -> Iterator[None]:
+    """A block that cleans up after what has failed already, and so waits for nothing long."""
+    patience, bucket.patience = bucket.patience, AFTERWARDS
     try:
         yield
     finally:
