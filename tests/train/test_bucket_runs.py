@@ -211,7 +211,7 @@ class Gone(BaseException):
 def test_a_kill_at_every_request_of_a_save_leaves_a_whole_checkpoint(
     store: int, monkeypatch: pytest.MonkeyPatch, replaces: bool, stride: int
 ) -> None:
-    """Every `stride`th: before and after the store has done it; in parts, and where the name was taken by an abandoned branch."""
+    """Before and after the store has done it; in parts, and where the name was taken by an abandoned branch."""
     monkeypatch.setattr(transfer, "Upload", SmallParts)
     original, number, done = Bucket._try, 0, False
     there = folder()
