@@ -74,11 +74,13 @@ def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
 class Planning:
     """How graphs are planned. `patterns`: whether large values are cut into tiles and cheap ones made again; results
     agree to rounding without. `budget`: bytes of an arena, beyond which values are computed again instead of kept as
-    far as that helps. `traits`: of the device that they run on."""
+    far as that helps. `traits`: of the device that they run on. `uploads`: whether checkpoints go to a bucket, which
+    takes memory beside the graphs."""
 
     patterns: bool = True
     budget: int | None = None
     traits: Traits = CPU
+    uploads: bool = False
 
 
 PLAIN = Planning()

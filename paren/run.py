@@ -43,6 +43,7 @@ from paren.train import experiment as training
 from paren.train.experiment import RunOptions
 from paren.train.follow import Follow
 from paren.train.loop import AT_SIGNAL, AT_STEPS, COMPLETE
+from paren.train.places.open import in_bucket
 from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
 from paren.train.run import Outcome, Start, note_failure
@@ -187,7 +188,7 @@ def train_program(
     free = usable_memory(opened.available(), allowed)
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else here)
-    planning = Planning(how.patterns, traits=traits_of(opened.name))
+    planning = Planning(how.patterns, traits=traits_of(opened.name), uploads=in_bucket(options.checkpoints))
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
     if ranks is not None:

@@ -18,20 +18,31 @@ _WIDTH = 88
 Topic = Annotated[str | None, typer.Argument(metavar="[CODE]", help="An error code or a command.", show_default=False)]
 
 
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Look at this place for checkpoints too.",
+        show_default=False,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands of this file."""
     app.command("doctor")(doctor)
     app.command("help")(help_topic)
 
 
-def doctor(json: Json = False) -> None:
+def doctor(json: Json = False, checkpoints: Checkpoints = None) -> None:
     """Check this machine.
 
-    Exit code 1 if it cannot train on the CPU.
+    Exit code 1 if it cannot train on the CPU, or not write to the place that is given.
     """
     from paren.inspect.doctor import examine  # runs llvmlite and torch
 
-    examination = examine()
+    examination = examine(checkpoints)
     if json:
         print_json(examination.data)
     else:

@@ -20,6 +20,7 @@ from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Attention
 from paren.runtime.block import block_bytes, input_types
 from paren.runtime.threads import default_threads
+from paren.train.places.transfer import HELD
 from paren.train.tensor_file import CHUNK, COPIES
 
 HOST = 384 << 10  # bytes of Python's objects and of threads that come up while a run goes on: 200 to 450 KiB were seen
@@ -37,7 +38,7 @@ class MemoryPlan:
     | products | packed operands of products, for each thread |
     | exchange | on several ranks, what gradients of others are received in, and are rounded in |
     | carried | what rounding between nodes took off: this rank's, and, to be saved, all nodes' |
-    | saving | what a checkpoint's chunk needs beside the state; the copy of the state, where one is written |
+    | saving | what a checkpoint's chunk needs beside the state; the copy of the state, if one is made; parts of uploads |
     | host | Python's own objects |
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
@@ -75,6 +76,8 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     buffers = _exchange_needs(program, layout)
     exchange, carried = buffers.bytes, buffers.carried + carried
     inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
+    if plans.planning.uploads:  # what fits into one part is held once more while it is sent
+        saving += min(HELD, 2 * sum(size for part, size in state.items() if part != "gradients"))
     if plans.planning.traits.own_memory:
         attention = max(
             (library_bytes(s) for p in plans.all.values() for s in p.steps if isinstance(s, Attention)), default=0

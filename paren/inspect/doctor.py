@@ -10,8 +10,9 @@ from paren.inspect.examination import FAIL, PASS, Examination, Row
 from paren.text.errors import ParenError
 
 
-def examine() -> Examination:
-    """Looks at everything; takes a few seconds, because torch is loaded and a function compiled.
+def examine(checkpoints: str | None = None) -> Examination:
+    """Looks at everything, and at a place for checkpoints if one is given; takes a few seconds, because torch is loaded
+    and a function compiled.
 
     Where the installation itself is incomplete, only its own rows are given.
     """
@@ -43,6 +44,8 @@ def examine() -> Examination:
         *machine.check_cuda(environment.cache if environment else None),
         *(installation.check_optional(*entry) for entry in installation.OPTIONAL),
     ]
+    if checkpoints is not None:
+        rows.append(machine.check_place(checkpoints))
     return Examination(tuple(rows))
 
 

@@ -25,6 +25,7 @@ from paren.runtime.memory import available_memory, processor_quota
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Cell
 from paren.text.errors import ParenError, first_line
+from paren.train.places.open import open_place
 
 LITTLE_MEMORY = 1 << 30  # bytes
 
@@ -172,3 +173,13 @@ def _attempt(name: str, state: str, code: str, attempt: Callable[[], str]) -> Ro
         return Row(name, state, error.message, error.code)
     except Exception as error:
         return Row(name, state, first_line(error), code)
+
+
+def check_place(called: str) -> Row:
+    """Whether checkpoints can go to a place: for a bucket, also whether there are credentials, and what they allow."""
+    try:
+        place = open_place(called)
+        place.probe()
+    except ParenError as error:
+        return Row("checkpoints", FAIL, error.message, error.code)
+    return Row("checkpoints", PASS, f"{place} can be written, read, listed and deleted")

@@ -109,14 +109,16 @@ def test_the_command_prints_a_table_or_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = (Row("python", PASS, "3.11"), Row("x", NOTE, "needs paren[parquet]", "E-DEV-109"))
-    monkeypatch.setattr(doctor, "examine", lambda: Examination(rows))
+    monkeypatch.setattr(doctor, "examine", lambda checkpoints: Examination(rows))
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "check   result     detail",
         "python  PASS       3.11",
         "x       E-DEV-109  needs paren[parquet]",
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: Examination((*rows, Row("torch", FAIL, "gone", "E-DEV-103"))))
+    monkeypatch.setattr(
+        doctor, "examine", lambda checkpoints: Examination((*rows, Row("torch", FAIL, "gone", "E-DEV-103")))
+    )
     assert main(["doctor", "--json"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["usable"] is False
@@ -147,3 +149,14 @@ def test_a_wrong_environment_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_ranks_are_what_the_variables_say(variables: dict[str, str], row: Row) -> None:
     assert machine.check_ranks(variables, "cpu") == row
+
+
+def test_a_place_for_checkpoints_is_looked_at(tmp_path: Path) -> None:
+    """A bucket is seen in the tests of buckets; here is what the row says."""
+    place = tmp_path / "place"
+    assert machine.check_place(str(place)) == Row(
+        "checkpoints", PASS, f"{place} can be written, read, listed and deleted"
+    )
+    assert machine.check_place("gs://bucket/x") == Row(
+        "checkpoints", FAIL, "'gs://bucket/x' is no place for checkpoints", "E-S3-002"
+    )

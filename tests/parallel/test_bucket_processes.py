@@ -15,6 +15,7 @@ from rank_runs import LIMIT, finish, start, train, write_experiment
 from stores import BUCKET, KEY, PASS, SECRET, STALL, Proxy, Seen
 
 import paren
+from paren.train.checkpoint import checkpoints_in
 from paren.train.places.bucket import BucketFolder
 from paren.train.places.object_store import Bucket
 from paren.train.read_run import read_weights
@@ -65,7 +66,7 @@ def test_a_run_that_is_killed_while_it_uploads(store: int, tmp_path: Path, at: s
     assert proxy.harmed, said
     assert code == -9
     bucket = Bucket(BUCKET)
-    assert BucketFolder(bucket, FOLDER).published() == ["000002"]
+    assert checkpoints_in(BucketFolder(bucket, FOLDER)) == ["000002"]
     left = [key for key in bucket.keys(f"{FOLDER}000004/") if key.endswith(".safetensors")]
     assert left or bucket.uploads(FOLDER)
     shutil.rmtree(tmp_path / "killed")

@@ -13,6 +13,10 @@ import pytest
 import stores
 from stores import BUCKET, BUSY, CUT, KEY, LOST, PASS, SECRET, STALL, Proxy, Seen
 
+from paren.inspect.examination import FAIL as FAILS
+from paren.inspect.examination import PASS as PASSES
+from paren.inspect.examination import Row
+from paren.inspect.machine import check_place
 from paren.text.errors import ParenError
 from paren.train.places import object_store, transfer
 from paren.train.places.bucket import BucketFolder
@@ -311,3 +315,10 @@ def test_the_package_is_asked_for_only_then(monkeypatch: pytest.MonkeyPatch) -> 
         f"s3://{BUCKET} needs the package botocore, which is not installed",
         "pip install 'paren[s3]'",
     )
+
+
+def test_the_doctor_looks_at_a_place(store: int) -> None:
+    there = f"s3://{BUCKET}/a"
+    assert check_place(there) == Row("checkpoints", PASSES, f"{there} can be written, read, listed and deleted")
+    row = check_place("s3://no-such-bucket/x")
+    assert (row.state, row.code) == (FAILS, "E-S3-004")

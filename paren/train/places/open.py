@@ -34,3 +34,8 @@ def open_place(called: str, operations: Files | None = None) -> Place:
             fix="write a folder, or s3://BUCKET/PREFIX as text; credentials come from AWS_* variables or a profile",
         )
     return BucketFolder(Bucket(bucket), "".join(f"{part}/" for part in parts))
+
+
+def in_bucket(called: str | None) -> bool:
+    """Whether a place is in a bucket. Raises E-S3-002."""
+    return called is not None and isinstance(open_place(called), BucketFolder)
