@@ -38,7 +38,7 @@ class MemoryPlan:
     | products | packed operands of products, for each thread |
     | exchange | on several ranks, what gradients of others are received in, and are rounded in |
     | carried | what rounding between nodes took off: this rank's, and, to be saved, all nodes' |
-    | saving | what a checkpoint's chunk needs beside the state; the copy of the state, if one is made; parts of uploads |
+    | saving | what a checkpoint's chunk needs; the copy of the state, where one is written; parts of uploads |
     | host | Python's own objects |
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read

@@ -152,7 +152,7 @@ def test_all_mistakes_are_shown_with_their_places(paren: Run, monkeypatch: pytes
 
 
 def test_mistakes_as_json_are_one_object_a_line(paren: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(checkpoints: str | None) -> None:
         raise _mistakes()
 
     monkeypatch.setattr("paren.inspect.doctor.examine", fail)
