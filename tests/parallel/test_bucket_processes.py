@@ -36,7 +36,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def write_large(folder: Path) -> Path:
     """The same with files that are uploaded in parts."""
     file = write_experiment(folder)
-    file.write_text(file.read_text().replace("(linear x 16)", "(linear x 400000)"))
+    file.write_text(file.read_text().replace("(linear x 16)", "(linear x 280000)"))
     return file
 
 
@@ -45,7 +45,14 @@ def parameters(out: Path, place: str | None = None) -> dict[str, bytes]:
     return {name: np.asarray(value).tobytes() for name, value in found.parameters.items()}
 
 
-@pytest.mark.parametrize("at", ["UploadPart", "CompleteMultipartUpload", "manifest.json"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "UploadPart",
+        pytest.param("CompleteMultipartUpload", marks=pytest.mark.long),
+        pytest.param("manifest.json", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_is_killed_while_it_uploads(store: int, tmp_path: Path, at: str) -> None:
     """Nothing half-published; the next start, in a new folder, deletes what was left and goes on to the same bits."""
     file = write_large(tmp_path)

@@ -111,7 +111,7 @@ def test_a_holder_elsewhere_that_does_not_renew_is_dead(store: int, monkeypatch:
     notices: list[str] = []
     with hold(notices) as own:
         own.prove()
-    assert len(notices) == 1
+    assert len(notices) <= 1  # none if it was dead by the first look
 
 
 def test_who_was_taken_to_be_dead_publishes_nothing_more(store: int) -> None:
