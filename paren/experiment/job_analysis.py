@@ -48,7 +48,7 @@ def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key
         model.key,
         data_key,
         lambda: read_model(model.folder, trainer.device, program=job.program),
-        lambda: Splits(trainer.data(job, Silent())[0]),
+        lambda: Splits(trainer.data(job, Silent())),
         lambda: read_metrics(model.folder),
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.data.fields import ArraySplit, Column
 from paren.data.function import call_data_function
@@ -23,7 +22,6 @@ from paren.experiment.sources import Sources
 from paren.experiment.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
-from paren.run import open_program_data
 from paren.train.progress import ProgressView
 from paren.train.state import Json
 
@@ -83,24 +81,24 @@ def _digest(path: Path, *_state: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_job_data(
-    program: Program, store: Store, asked: Path | None, sources: Sources, view: ProgressView
-) -> tuple[Dataset, str]:
-    """The data of a program, checked, and their key: that of the artifact, or the data's own identity. Raises what is
-    wrong with them."""
-    recipe = data_recipe(program, asked, sources)
-    if recipe is None:
-        data = open_program_data(program, asked, view)
-        return data, data.identity
-    form, run = program.data, program.run
+def make_data(program: Program, recipe: Recipe, store: Store, asked: Path | None, sources: Sources) -> Dataset:
+    """The data that a function makes, from the artifact of its recipe, which is made if it is not there."""
+    form, seed = program.data, program.run.seed
     root = data_root(program, asked)
 
     def make(writer: Writer) -> Json:
-        return _write(writer, call_data_function(form, root, run.seed, sources.text))
+        return _write(writer, call_data_function(form, root, seed, sources.text))
 
-    data = dataset_of(form, _read(form, store.build(recipe, make)))
-    check_data(data, program.bounds, run, cache=read_environment().cache / "data")
-    return data, recipe.key
+    return dataset_of(form, _read(form, store.build(recipe, make)))
+
+
+def read_data(program: Program, asked: Path | None, view: ProgressView) -> Dataset:
+    """Data that no function makes, where they lie. Raises what is wrong with them as files."""
+    cache = read_environment().cache / "data"
+    data = open_data(program.data, root=data_root(program, asked), cache=cache, announce=view.notice)
+    for note in data.notes:
+        view.notice(note)
+    return data
 
 
 class Splits(Mapping[str, Mapping[str, Array]]):

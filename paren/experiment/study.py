@@ -111,6 +111,7 @@ class _Study:
             analyzes, trains = launch.analyzes, launch.trains
             Worker(launch.out, left, trainer, trains, analyzes, before, self.view.show, self.signals).run()
             return
+        trainer.close_data()
         share = max(place.share for place in places)
         order = Order(
             self.program.path,

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.environment import read_environment
 from paren.experiment.artifact import Artifact
 from paren.experiment.functions import Functions
-from paren.experiment.job_data import DATA, content_digest, data_recipe, open_job_data
+from paren.experiment.job_data import DATA, content_digest, data_recipe, make_data, read_data
 from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
 from paren.experiment.places import own_place
 from paren.experiment.recipe import Recipe, as_json
 from paren.experiment.store import Store
+from paren.ir.program import DataForm
 from paren.parallel.topology import Patience, Topology
 from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
 from paren.runtime.device import Device, open_device
@@ -49,7 +51,8 @@ class Trainer:
     tensorboard: bool = False
     topology: Topology = ALONE
     _keys: dict[str, str] = field(default_factory=dict)  # of data made by functions, by the job's folder
-    _identities: dict[object, str] = field(default_factory=dict)  # of other data, by what their form says
+    _identities: dict[str, str] = field(default_factory=dict)  # of other data, by what their form says
+    _last: tuple[str, Dataset] | None = None
 
     @cached_property
     def device(self) -> Device:
@@ -85,15 +88,30 @@ class Trainer:
         if recipe is not None:
             self._keys[job.folder] = recipe.key
             return recipe.key
-        form = job.program.data
-        same = (form.kind, form.arguments, tuple(sorted(form.options.items())), form.fields, job.program.run.seed)
+        same = _options(job.program.data)
         if same not in self._identities:
-            self._identities[same] = self.data(job, Silent())[1]
+            self._identities[same] = self._read(job, Silent()).identity
         return self._identities[same]
 
-    def data(self, job: Job, view: ProgressView) -> tuple[Dataset, str]:
-        """The data of a job, checked, and their key. Raises what is wrong with them."""
-        return open_job_data(job.program, self.store, self.root, self.functions.sources, view)
+    def data(self, job: Job, view: ProgressView) -> Dataset:
+        """The data of a job, checked. Raises what is wrong with them."""
+        program, sources = job.program, self.functions.sources
+        recipe = data_recipe(program, self.root, sources)
+        data = self._read(job, view) if recipe is None else make_data(program, recipe, self.store, self.root, sources)
+        check_data(data, program.bounds, program.run, cache=read_environment().cache / "data")
+        return data
+
+    def _read(self, job: Job, view: ProgressView) -> Dataset:
+        """Data that no function makes. The last ones stay open: the next job often has the same."""
+        same = _options(job.program.data)
+        if self._last is None or self._last[0] != same:
+            self._last = None
+            self._last = same, read_data(job.program, self.root, view)
+        return self._last[1]
+
+    def close_data(self) -> None:
+        """Gives the memory of data back."""
+        self._last = None
 
     def data_folder(self, key: str) -> Path | None:
         """The folder of an artifact of data; None for data that have none."""
@@ -144,6 +162,12 @@ class Trainer:
         """Of what decides about bits."""
         computing = "torch" if self.device.own_memory else "llvmlite"
         return {name: package_versions()[name] for name in ("paren", "numpy", computing)}
+
+
+def _options(form: DataForm) -> str:
+    """What a data form says, wherever it stands."""
+    fields = [(each.name, str(each.type)) for each in form.fields]
+    return repr((form.kind, form.arguments, sorted(form.options.items()), fields))
 
 
 def make_trainer(

@@ -131,7 +131,7 @@ class _Attempt:
         worker, job = self.worker, self.job
         if not worker.trains:
             raise ParenError("E-JOB-008", f"{job.name} has no trained model", fix="train it with paren train")
-        data, _ = worker.trainer.data(job, view)
+        data = worker.trainer.data(job, view)
         self._stage("training")
         return worker.trainer.train(job, standing.recipe, data, view, worker.signals)
 

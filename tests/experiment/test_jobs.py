@@ -8,6 +8,7 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from experiment.studies import Shown, files_below, states, weights, write_study
 
@@ -220,7 +221,6 @@ memory: \d+ KiB of .* free for the largest: fits""",
 
 def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
     """Data known by their content: what was recorded counts as long as they have not changed."""
-    np = pytest.importorskip("numpy")
     path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
     text = path.read_text()
@@ -280,3 +280,28 @@ def test_mistakes_of_a_configuration_are_told_before_anything_is_written(tmp_pat
     with pytest.raises(ParenError, match="the shape of a parameter"):
         train(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_workers_that_ask_for_the_same_data_make_them_once(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3 1e-4 1e-5))"), tmp_path / "out"
+    data, calls = tmp_path / "s" / "data.py", tmp_path / "calls"
+    call = f"    with open({str(calls)!r}, 'a') as file:\n        file.write('called\\n')\n    draw"
+    data.write_text(data.read_text().replace("    draw", call, 1))
+    train(path, out, workers=3)
+    assert calls.read_text() == "called\n"
+    train(path, out)
+    assert calls.read_text() == "called\n"
+
+
+def test_data_that_are_too_few_for_one_configuration(tmp_path: Path) -> None:
+    """Data of files are read at the launch, and checked by each job for itself."""
+    path, out = write_study(tmp_path / "s", "(def batch 8) (defsweep (batch 80))"), tmp_path / "out"
+    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
+    text = path.read_text().replace(":batch 8", ":batch batch")
+    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
+    arrays = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
+    path.write_text(f"{text[:start]}{arrays}\n{text[end:]}")
+    with pytest.raises(ParenError) as raised:
+        train(path, out)
+    assert "split train has 40 samples, fewer than one batch of 80" in raised.value.notes[0].message
+    assert states(out) == {"baseline/all": "done", "batch-80/all": "failed"}
