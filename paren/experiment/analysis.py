@@ -101,12 +101,11 @@ def _seed(analysis: Analysis, program: Program) -> Value:
 def missing(planned: Iterable[Planned], folder: Path, store: Store) -> list[str]:
     """The names of those analyses of the job in `folder` whose results are not there."""
     metrics = recorded_metrics(folder)
-    stored: dict[str, set[str]] = {}
     found = []
     for each in planned:
         name, key = each.analysis.name, each.recipe.key
         if each.analysis.kind == "product":
-            there = key in (stored.get(name) or stored.setdefault(name, store.keys(name)))
+            there = store.find_whole(each.recipe) is not None
         elif each.analysis.kind == "metric":
             there = metrics.get(name, ("", None))[0] == key
         else:

@@ -19,7 +19,7 @@ from paren.experiment.job_files import JOB, read_job
 from paren.experiment.jobs import RUNS, Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
 from paren.experiment.recipe import Recipe, differences
-from paren.experiment.standing import find_whole, open_whole, recorded_model
+from paren.experiment.standing import open_whole, recorded_model
 from paren.experiment.store import Store
 from paren.experiment.training import MODEL, Trainer, make_trainer
 from paren.forecast.stacking import first_candidate
@@ -116,7 +116,7 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
 def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path], free: int) -> PlannedJob:
     store, recipe = trainer.store, data_recipe(job.program, trainer.root, trainer.functions.sources)
     key = recipe.key if recipe is not None else known_identity(job.program)
-    data = None if recipe is None else CACHED if find_whole(store, recipe) is not None else TO_MAKE
+    data = None if recipe is None else CACHED if store.find_whole(recipe) is not None else TO_MAKE
     changes: tuple[str, ...] = ()
     step = steps = None
     if key is None:
@@ -125,7 +125,7 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path]
         keys = (model.key, str(model.recipe.parts["data"])) if model is not None else ("", "")
     else:
         wanted = trainer.recipe(job, key)
-        state = TO_MAKE if find_whole(store, wanted) is None else CACHED
+        state = TO_MAKE if store.find_whole(wanted) is None else CACHED
         keys = wanted.key, key
         if state == TO_MAKE:
             partial = read_status(store.partial(wanted))

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from paren.environment import read_environment
 from paren.experiment.analysis import METRICS
 from paren.experiment.artifact import read_artifact
 from paren.experiment.products import Product
 from paren.ir.program import Value
-from paren.restored import RestoredModel, as_value, read_job, read_model
-from paren.runtime.device import Device, open_device
+from paren.restored import RestoredModel, as_value, read_job
+from paren.restored import restore as restore_run
 from paren.train.state import Json
 
 
@@ -65,20 +64,12 @@ def restore(
 
     Raises E-RUN-014 if the folder is none, or the job has no model yet; E-CKPT-001, E-CKPT-003 and E-CKPT-010.
     """
-    opened = open_device(device, None, read_environment().cache / "kernels")
-    return read_job_model(Path(out), opened, best=best, checkpoints=str(checkpoints) if checkpoints else None)
-
-
-def read_job_model(
-    folder: Path, device: Device, *, best: bool = False, checkpoints: str | None = None
-) -> RestoredModel:
-    """The model of a run or of a job on a device that is open. Raises as `restore` does."""
-    model = read_model(folder, device, best=best, checkpoints=checkpoints)
-    job = read_job(folder)
+    model = restore_run(out, device, best=best, checkpoints=checkpoints)
+    job = read_job(Path(out))
     if job is None:
         return model
     own = {each.name: getattr(model, each.name) for each in fields(RestoredModel)}
-    return RestoredJob(**own, folder=folder, _job=job)
+    return RestoredJob(**own, folder=Path(out), _job=job)
 
 
 def _values(stored: Mapping[str, object]) -> dict[str, Value]:

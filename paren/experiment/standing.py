@@ -33,7 +33,7 @@ def look(job: Job, trainer: Trainer, root: Path, *, trains: bool, analyzes: bool
     wrong with its data form, or with the files of its analyses."""
     key = trainer.data_key(job)
     recipe = trainer.recipe(job, key)
-    model = find_whole(trainer.store, recipe)
+    model = trainer.store.find_whole(recipe)
     if model is None and not trains:
         model = recorded_model(job, trainer.store, root, key)
     finished = model is not None and _is_recorded(root / job.folder, model, analyzes)
@@ -49,11 +49,6 @@ def _is_recorded(folder: Path, model: Artifact, analyzes: bool) -> bool:
     if status is None or named is None or Path(str(named.get(MODEL))).name != model.key:
         return False
     return status.state == DONE or (status.state == FAILED and not analyzes)
-
-
-def find_whole(store: Store, recipe: Recipe) -> Artifact | None:
-    """The artifact of a recipe, if it is whole."""
-    return _unless_damaged(lambda: store.find(recipe))
 
 
 def open_whole(store: Store, kind: str, reference: object) -> Artifact | None:

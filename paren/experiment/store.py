@@ -87,7 +87,7 @@ class Store:
         Whoever asks for it meanwhile waits and gets this one. If `make` raises, nothing is left. A damaged artifact is
         moved aside, and built again.
         """
-        found = self._find_whole(recipe)
+        found = self._use(recipe)
         if found is not None:
             return found
         with self.claimed(recipe):
@@ -115,7 +115,7 @@ class Store:
 
     def train(self, recipe: Recipe, make: Callable[[Path], Json]) -> Artifact:
         """Like `build`, in the folder `partial(recipe)`, which stays if `make` is interrupted, so that it can go on."""
-        found = self._find_whole(recipe)
+        found = self._use(recipe)
         if found is not None:
             return found
         with self.claimed(recipe):
@@ -136,14 +136,18 @@ class Store:
         with waiting_for(self.root, claim_name(recipe.folder, recipe.key)) as held:
             yield held
 
-    def _find_whole(self, recipe: Recipe) -> Artifact | None:
-        """The artifact, if it is whole: reading one needs no claim."""
+    def find_whole(self, recipe: Recipe) -> Artifact | None:
+        """The artifact of a recipe, if it was published and is not found damaged."""
         try:
-            found = self.find(recipe)
+            return self.find(recipe)
         except ParenError as error:
             if error.code != "E-STORE-002":
                 raise
             return None
+
+    def _use(self, recipe: Recipe) -> Artifact | None:
+        """The artifact, if it is whole: reading one needs no claim."""
+        found = self.find_whole(recipe)
         return found if found is not None and found.mark_as_used() else None
 
     def _find_to_build(self, recipe: Recipe) -> Artifact | None:

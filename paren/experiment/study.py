@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
 from paren.experiment.claims import sweep
-from paren.experiment.functions import Functions
+from paren.experiment.functions import Functions, check_functions
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, STATUS, announce_job, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, count_of, make_jobs
@@ -73,6 +73,8 @@ class _Study:
         topology = launch.topology
         store = Store(root, notice=self.view.notice)
         trainer = make_trainer(launch, topology, store, self.functions)
+        if launch.analyzes:  # as far as the text of the functions shows it; what is finished imports none of them
+            check_functions(self.program, self.functions, load=False)
         standings = self._look(trainer)
         self.missing = [each.job for each in standings if each.model is None and not launch.trains]
         left = [each.job for each in standings if not each.finished and each.job not in self.missing]

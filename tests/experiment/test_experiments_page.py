@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -138,9 +139,10 @@ def test_wrong_functions_are_refused_before_anything_is_written(folder: Path) ->
     edit(folder, "waves.py", "def misses(model, data, rng)", "def misses(model, rng)")
     edit(folder, "waves.py", "def draw_fit(curve, misses)", "def draw(curve, misses)")
     for act in ("check", "plan", "run", "analyze"):
-        experiment = paren.load(folder / "waves.paren")
+        experiment = paren.load(folder / "waves.paren", "smoke")
+        places = {"check": {}, "analyze": {"out": folder / "out"}}  # analyze: where there are models
         with pytest.raises(ParenError) as caught:
-            getattr(experiment, act)(**({"out": folder / "new"} if act != "check" else {}))
+            getattr(experiment, act)(**places.get(act, {"out": folder / "new"}))
         assert [error.code for error in caught.value.errors] == ["E-STUDY-006", "E-STORE-005"], act
     assert not (folder / "new").exists()
 
@@ -190,3 +192,43 @@ def test_a_moved_study_is_restored_and_told(folder: Path) -> None:
     assert model.results["error"]["rms"] > 0  # type: ignore[index, call-overload, operator]
     assert len(paren.results(folder / "out").rows) == 4
     assert paren.report(folder / "out").stat().st_size > 10_000
+
+
+def products(out: Path) -> dict[str, str]:
+    """SHA-256 of each file of each product, by its path in the store."""
+    files = [path for name in ("curve", "misses") for path in (out / "store" / name).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.name != "artifact.json"
+    }
+
+
+def test_products_have_the_same_bits_whichever_worker_makes_them(folder: Path) -> None:
+    experiment = paren.load(folder / "waves.paren", "smoke")
+    assert experiment.run(out=folder / "again", workers=2).exit_code == 0
+    assert products(folder / "again") == products(folder / "out")
+
+
+def test_a_damaged_product_is_made_again(folder: Path) -> None:
+    before = products(folder / "out")
+    (path,) = list((folder / "out" / "store" / "curve").rglob("prediction.npy"))[:1]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert sorted(waiting(folder).values()) == [[], [], [], ["curve"]]
+    paren.load(folder / "waves.paren", "smoke").analyze(out=folder / "out", threads=1)
+    left = {path: digest for path, digest in products(folder / "out").items() if ".damaged" not in path}
+    assert left == before
+
+
+def test_models_are_analysed_on_another_device(folder: Path) -> None:
+    """Whatever device trained them; results agree to rounding."""
+    edit(folder, "waves.py", "np.linspace(-1, 1, points)", "np.linspace(-1.0, 1.0, points)")
+    old = {path.parent: np.load(path) for path in (folder / "out" / "store" / "curve").rglob("prediction.npy")}
+    paren.load(folder / "waves.paren", "smoke").analyze(out=folder / "out", device="reference")
+    new = [
+        np.load(path) for path in (folder / "out" / "store" / "curve").rglob("prediction.npy") if path.parent not in old
+    ]
+    assert len(new) == len(old) == 4
+    for each in new:
+        assert min(np.abs(each - other).max() for other in old.values()) < 1e-5
+    assert len(list((folder / "out" / "store" / "model").iterdir())) == 4
