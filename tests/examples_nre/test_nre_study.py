@@ -68,9 +68,21 @@ def test_inputs_are_standardised(settings: dict[str, object], tmp_path: Path) ->
     [
         ({"network": "wide"}, "the network is mlp or residual, not wide"),
         ({"activation": "sine"}, "the activation is relu, tanh or gelu, not sine"),
+        ({"method": "sgd"}, "the method is adam or adamw, not sgd"),
+        ({"rate": -0.1}, "the rate is above 0, not -0.1"),
+        ({"prior": "flat"}, "the prior is uniform, normal, exponential or grid, not flat"),
+        ({"rows": [127, 64, 64]}, "half of all pairs are joint, so rows are even, not [127 64 64]"),
+        ({"inferred-stds": [1]}, "inferred-stds names axes of 0 to 0, not [1]"),
+        ({"dimension": 2, "fixed-means": [2]}, "fixed-means names axes of 0 to 1, not [2]"),
+        ({"levels": [68, 95]}, "levels are above 0 and at most 1, not [68 95]"),
+        ({"candidates": 0}, "at least 2 candidates are needed, not 0"),
+        ({"truth-design": "line"}, "truth-design is sobol, grid or size-adaptive, not line"),
+        ({"truth-margin": 6.0}, "a truth-margin of 6.0 leaves nothing of the interval"),
+        ({"epochs": 0}, ":epochs is an integer of at least 1, not the integer 0"),
+        ({"dropout-rate": 1.0}, "the rate of dropout is at least 0 and below 1, not 1.0"),
     ],
 )
-def test_unknown_networks_are_refused(setting: dict[str, object], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(setting: dict[str, object], message: str) -> None:
     with pytest.raises(ParenError) as caught:
         paren.load(FILE, set=setting)
     assert caught.value.message == message
