@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -218,10 +218,14 @@ class CompiledEngine:
         begin; where nothing would be left to compute meanwhile, or the gradients lie elsewhere, it is one stage."""
         ends, tasks = [len(self._accumulate.tasks)] * len(combine.buckets), self._accumulate.tasks
         if self._leaves == 1 and not self.device.own_memory:
-            ends = self._accumulate.last_steps([self._gradients[begin:end] for begin, end in combine.buckets])
+            buckets = [self._gradients[begin:end] for begin, end in combine.buckets]
+            *ends, weighed = self._accumulate.last_steps([*buckets, self._registers[WEIGHT]])
+            if self.program.rounds:
+                ends = [max(end, weighed) for end in ends]
         cuts = sorted({*ends, len(tasks)} - {0})
         self._stages = [self.device.sequence(tasks[begin:end]) for begin, end in pairwise([0, *cuts])]
-        combine.prepare(self._gradients, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
+        weight = partial(float, self._registers[WEIGHT])
+        combine.prepare(self._gradients, weight, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -303,7 +307,7 @@ class CompiledEngine:
         return self._owed is not None
 
     def owe(self) -> dict[str, AnyArray]:
-        """What is to be added to the next gradient, by trained parameter; zeros at first."""
+        """What is to be added to the next mean gradient, by trained parameter; zeros at first."""
         if self._owed is None:
             self._owed = self._vector(self.layout.trained)
         return {name: self.layout.view(self._owed, name) for name in self.layout.trained_names}
@@ -399,13 +403,13 @@ class CompiledEngine:
     def _sum_over_ranks(self) -> None:
         """Gradients, loss and weight of this rank become those of the global batch, and the gradients get what they are
         owed."""
+        loss, weight = self._registers[LOSS], self._registers[WEIGHT]
         if self._combine is not None:
             self.device.synchronise()
-            loss, weight = self._registers[LOSS], self._registers[WEIGHT]
             loss[...], weight[...] = self._combine.end(float(loss), float(weight))
-        if self._owed is not None:
+        if self._owed is not None and float(weight) != 0.0:
             for part, owed in zip(parts(self._gradients, PART), parts(self._owed, PART), strict=True):
-                part[...] = np.add(part, owed)
+                part[...] = np.add(part, np.multiply(owed, np.float32(float(weight))))
             self._owed = None
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:

@@ -49,7 +49,7 @@ class Combination:
         self._rounds = rounds
         self._tree = tree
         self._views = views
-        self._order: list[int] | None = None
+        self._order: list[int] = []
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._spans: list[tuple[float, float]] = []  # when buckets were summed in this step
@@ -71,28 +71,27 @@ class Combination:
         """The elements (begin, end) of the gradients that are summed at a time."""
         return buckets(self._length)
 
-    def prepare(self, gradients: AnyArray, stages: Sequence[int]) -> None:
-        """Takes the memory that the plan has for sums of these gradients. `stages`: how many stages of a step have been
-        computed when each bucket is complete; all of one number where there is nothing to compute meanwhile."""
+    def prepare(self, gradients: AnyArray, weight: Callable[[], float], stages: Sequence[int]) -> None:
+        """Takes the memory that the plan has for sums of these gradients. `weight` gives that of this rank's examples.
+        `stages`: how many stages of a step have been computed when each bucket is complete, and where sums are rounded
+        the weight too; all of one number where there is nothing to compute meanwhile."""
         groups = self._ranks.groups
         self.exchange = Exchange(groups.within, groups.between, self._length, self._rounds, self._tree)
         if self.exchange.carried.size:
             self._ranks.carried = Carried(self._ranks, self.exchange, self._length, self._views)
-        self._gradients = gradients
+        self._gradients, self._weight = gradients, weight
         self._own_stages = stages
         on_host = not isinstance(gradients, DeviceArray)
         self._host = np.empty(0 if on_host else min(BUCKET, self._length), np.float32)
 
     def begin(self) -> None:
         """Begins the sums of a step whose first stage is still to be computed: a thread waits for the stages."""
-        order = self._agreed_order()
+        self._agree()
         self._stages = stages = _Stages()
 
         def follow() -> None:
             try:
-                for number in order:
-                    stages.wait(self._own_stages[number])
-                    self._sum_bucket(number)
+                self._sum_all(stages.wait)
             except BaseException as error:
                 self._error = error  # which `end` raises
 
@@ -108,8 +107,8 @@ class Combination:
         of losses and weights."""
         computed = time.perf_counter()
         if self._thread is None:
-            for number in self._agreed_order():
-                self._sum_bucket(number)
+            self._agree()
+            self._sum_all(lambda _: None)
         else:
             self._thread.join()
             self._thread = None
@@ -123,6 +122,14 @@ class Combination:
         total = self._ranks.add(np.array([loss, weight]), self._tree)
         return float(total[0]), float(total[1])
 
+    def _sum_all(self, wait: Callable[[int], None]) -> None:
+        """Sums the buckets, each after waiting for the stages that complete it."""
+        for place, number in enumerate(self._order):
+            wait(self._own_stages[number])
+            if place == 0 and self._rounds:
+                self.exchange.weight = float(self._ranks.add(np.array([self._weight()]), tree=False)[0])
+            self._sum_bucket(number)
+
     def _sum_bucket(self, number: int) -> None:
         begin, end = self.buckets[number]
         part, start = self._gradients[begin:end], time.perf_counter()
@@ -135,9 +142,9 @@ class Combination:
             self.exchange.sum_bucket(number, part)  # type: ignore[arg-type]  # float32, as the engine has them
         self._spans.append((start, time.perf_counter()))
 
-    def _agreed_order(self) -> list[int]:
-        """The order of the first rank's stages: another rank's plan may complete buckets in another one."""
-        if self._order is None:
+    def _agree(self) -> None:
+        """Finds the order of the buckets at the first step, that of the first rank's stages: another rank's plan may
+        complete buckets in another one."""
+        if not self._order:
             first = self._ranks.gather(np.array(self._own_stages, np.float64))[0]
             self._order = [int(number) for number in np.argsort(first, kind="stable")]
-        return self._order

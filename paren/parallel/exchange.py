@@ -6,7 +6,8 @@ adds a part of it in node order, and the parts are gathered. Then the shares are
 all-reduce, and every rank ends with the same bits.
 
 Between nodes a sum may travel in bfloat16: what a node sends is rounded, and the sum is once more. What both roundings
-take off is carried: it is added to the same elements of the next sum, so nothing is lost for good.
+take off is carried: it is added to the same elements of the next sum, so nothing is lost for good. A sum of gradients
+is divided by the weight of its batch later, and weights differ, so what is carried is of the quotient.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ class Exchange:
     """The sums of one rank over vectors float32[length]. `within` are the ranks of its node, `between` those of the
     same place on all nodes.
 
-    `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, float32, in the order
-    of the buckets (see `owned_ranges`); empty where sums travel exactly. With `tree`, sums are those of
-    `paren.parallel.tree`.
+    `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, divided by `weight`,
+    which is set before each sum, in float32, in the order of the buckets (see `owned_ranges`); empty where sums travel
+    exactly. With `tree`, sums are those of `paren.parallel.tree`.
     """
 
     def __init__(self, within: Mover, between: Mover, length: int, rounds: bool, tree: bool = False) -> None:
@@ -96,6 +97,7 @@ class Exchange:
         self.within = within
         self.between = between
         self.traffic = Traffic()
+        self.weight = 1.0
         self.buckets = buckets(length)
         rounds = rounds and between.size > 1
         needs = Needs.of(length, within.size, between.size, rounds)
@@ -150,9 +152,13 @@ class Exchange:
         """The same between nodes, in bfloat16."""
         mover = self.between
         rounded, wide = self._rounded[: own.size], self._wide[: own.size]
-        own += carried
+        counts = np.isfinite(self.weight) and self.weight != 0.0  # else the sum is not used, and nothing comes of it
+        if counts:
+            np.multiply(carried, np.float32(self.weight), out=wide)
+            own += wide
         _round(own, rounded, wide)
-        np.subtract(own, wide, out=carried)
+        if counts:
+            np.subtract(own, wide, out=carried)
         parts = _cut(rounded, mover.size)
         mine = parts[mover.place]
         rows = self._rows(mover, mine)
@@ -163,10 +169,12 @@ class Exchange:
             np.add(total, row, out=total)
         again = own[: mine.size]  # the whole of `own` is filled below
         _round(total, mine, again)
-        total -= again
-        begin = _edges(own.size, mover.size)[mover.place]
-        carried[begin : begin + mine.size] += total
-        carried[~np.isfinite(carried)] = 0.0  # of a sum that is not finite, nothing is to be added to later ones
+        if counts:
+            total -= again
+            begin = _edges(own.size, mover.size)[mover.place]
+            carried[begin : begin + mine.size] += total
+            carried /= np.float32(self.weight)
+            carried[~np.isfinite(carried)] = 0.0  # of a sum that is not finite, nothing is to be added to later ones
         mover.swap(_bytes([mine] * mover.size), _bytes(parts))
         own[...] = rounded
         self.traffic.between += rounded.nbytes - mine.nbytes + mine.nbytes * (mover.size - 1)

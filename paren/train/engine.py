@@ -76,8 +76,8 @@ class Engine(Protocol):
         ...
 
     def owe(self) -> Mapping[str, AnyArray]:
-        """What is to be added to the next step's gradient of each trained parameter (of the sum of losses, over all
-        ranks): live views, zeros until they are filled. The next step is then to be made by `step`."""
+        """What is to be added to the next step's gradient of each trained parameter, that of the mean loss: live views,
+        zeros until they are filled. The next step is then to be made by `step`."""
         ...
 
     def step(self, batch: GlobalBatch, number: int) -> StepSums:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +40,11 @@ def train_rank(rank: int, port: int, file: str, out: str, microbatches: int, sta
     counts = []
     prepare = Combination.prepare
 
-    def prepared(combination: Combination, gradients: AnyArray, stages: Sequence[int]) -> None:
+    def prepared(
+        combination: Combination, gradients: AnyArray, weight: Callable[[], float], stages: Sequence[int]
+    ) -> None:
         counts.append(max(stages))
-        prepare(combination, gradients, stages)
+        prepare(combination, gradients, weight, stages)
 
     Combination.prepare = prepared  # type: ignore[method-assign]  # in this process
     experiment = paren.load(file, set={"microbatches": microbatches})
@@ -109,4 +111,4 @@ def test_what_a_gradient_is_owed_is_added_once(tmp_path: Path, microbatches: int
 
     plain, owed = step(False), step(True)
     for name, debt in debts.items():
-        np.testing.assert_allclose(owed[name], plain[name] - 0.5 * debt / 32, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(owed[name], plain[name] - 0.5 * debt, rtol=1e-4, atol=1e-6)

@@ -11,6 +11,8 @@ import safetensors.numpy
 from rank_processes import free_port
 from rank_runs import finish, parameters, series, start, train, write_experiment
 
+from paren.train.read_run import read_metrics
+
 TWO = {"PAREN_DEVICES": "0,1"}
 STEPS = 4  # after which runs are interrupted; the batch of every other step is short
 
@@ -81,3 +83,23 @@ def test_other_ranks_go_on_and_add_what_was_carried(file: Path) -> None:
         np.testing.assert_allclose(found["loss"][-1], wanted["loss"][-1], rtol=0.02)
         stored = json.loads((own / "checkpoints" / "000006" / "manifest.json").read_text())
         assert not [slot for slot in stored["slots"] if "carried" in slot]
+
+
+def test_half_the_bytes_travel_and_the_losses_stay_near_those_of_exact_sums(tmp_path: Path) -> None:
+    """Over 300 steps, as docs/ranks.md says."""
+    file = write_experiment(tmp_path)
+    often = "  :checkpoint-every 2\n  :keep-checkpoints 3\n  :keep             (best evaluation/loss :min)"
+    assert often in file.read_text()
+    file.write_text(file.read_text().replace(often, ""))
+    settings = ("--set", "epochs=150", "--set", "evaluate=300")
+    rounded = train_on_nodes(file, tmp_path / "bf16", {}, *settings)
+    exact = train_on_nodes(file, tmp_path / "f32", {}, *settings, gradients="f32")
+    bytes_sent = [read_metrics(out)["runtime/exchange-bytes"] for out in (rounded, exact)]
+    assert (2 * bytes_sent[0] == bytes_sent[1]).all()
+    assert series(exact)["step"][-1] == 300
+    found, wanted = (
+        series(out)["loss"][::2] for out in (rounded, exact)
+    )  # the others are of one row, whose weight may be 0
+    assert wanted[-1] < 0.9 * wanted[0]
+    assert (found != wanted).any()
+    assert np.abs(found / wanted - 1).max() < 0.02, np.abs(found / wanted - 1).max()
