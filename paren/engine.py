@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +21,7 @@ from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
 from paren.parallel.combination import Combination
 from paren.parallel.exchange import NO_STEPS
-from paren.parallel.tree import Tree
+from paren.parallel.tree import Leaf, Tree
 from paren.passes.assemble import (
     FIRST_SCALE,
     LEAST_SCALE,
@@ -108,20 +107,6 @@ class _Chunk:
         done = self._run(count)
         self._device.synchronise()
         return np.array(self._block.arrays[HISTORY][:done])
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """The sums of some microbatches."""
-
-    gradients: Array
-    loss: float
-    weight: float
-
-    def plus(self, other: _Leaf) -> _Leaf:
-        """Both together; the gradients in the place of the first's."""
-        np.add(self.gradients, other.gradients, out=self.gradients)
-        return _Leaf(self.gradients, self.loss + other.loss, self.weight + other.weight)
 
 
 class CompiledEngine:
@@ -224,8 +209,7 @@ class CompiledEngine:
                 ends = [max(end, weighed) for end in ends]
         cuts = sorted({*ends, len(tasks)} - {0})
         self._stages = [self.device.sequence(tasks[begin:end]) for begin, end in pairwise([0, *cuts])]
-        weight = partial(float, self._registers[WEIGHT])
-        combine.prepare(self._gradients, weight, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
+        combine.prepare(self._gradients, self._divisor, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -391,11 +375,11 @@ class CompiledEngine:
             sum_leaf(batch.microbatches)
             return
         each = self.program.calls // leaves
-        tree: Tree[_Leaf] = Tree(_Leaf.plus)
+        tree: Tree[Leaf] = Tree(Leaf.plus)
         for first in range(0, self.program.calls, each):
             sum_leaf(batch.microbatches[first : first + each])
             loss, weight = float(self._registers[LOSS]), float(self._registers[WEIGHT])
-            tree.take(_Leaf(np.array(self._gradients, np.float32), loss, weight))
+            tree.take(Leaf(np.array(self._gradients, np.float32), loss, weight))
         total = tree.total()
         self._gradients[...] = total.gradients
         self._registers[LOSS][...], self._registers[WEIGHT][...] = total.loss, total.weight
@@ -403,14 +387,19 @@ class CompiledEngine:
     def _sum_over_ranks(self) -> None:
         """Gradients, loss and weight of this rank become those of the global batch, and the gradients get what they are
         owed."""
-        loss, weight = self._registers[LOSS], self._registers[WEIGHT]
         if self._combine is not None:
             self.device.synchronise()
+            loss, weight = self._registers[LOSS], self._registers[WEIGHT]
             loss[...], weight[...] = self._combine.end(float(loss), float(weight))
-        if self._owed is not None and float(weight) != 0.0:
+        if self._owed is not None and self._divisor():
             for part, owed in zip(parts(self._gradients, PART), parts(self._owed, PART), strict=True):
-                part[...] = np.add(part, np.multiply(owed, np.float32(float(weight))))
+                part[...] = np.add(part, np.multiply(owed, np.float32(self._divisor())))
             self._owed = None
+
+    def _divisor(self) -> float:
+        """What the gradients are divided by at the end of a step."""
+        weight = float(self._registers[WEIGHT])
+        return weight * float(self._registers[LOSS_SCALE]) if self.program.scales_loss else weight
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""

@@ -72,9 +72,9 @@ class Combination:
         return buckets(self._length)
 
     def prepare(self, gradients: AnyArray, weight: Callable[[], float], stages: Sequence[int]) -> None:
-        """Takes the memory that the plan has for sums of these gradients. `weight` gives that of this rank's examples.
-        `stages`: how many stages of a step have been computed when each bucket is complete, and where sums are rounded
-        the weight too; all of one number where there is nothing to compute meanwhile."""
+        """Takes the memory that the plan has for sums of these gradients. `weight` gives what this rank's part would be
+        divided by. `stages`: how many stages of a step have been computed when each bucket is complete, and where sums
+        are rounded the weight too; all of one number where there is nothing to compute meanwhile."""
         groups = self._ranks.groups
         self.exchange = Exchange(groups.within, groups.between, self._length, self._rounds, self._tree)
         if self.exchange.carried.size:

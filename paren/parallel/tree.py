@@ -7,11 +7,29 @@ So with `:reproducible-over N` the sums over N groups of microbatches have the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from paren.ir.op import Array
 from paren.text.errors import ParenError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The sums of some microbatches."""
+
+    gradients: Array
+    loss: float
+    weight: float
+
+    def plus(self, other: Leaf) -> Leaf:
+        """Both together; the gradients in the place of the first's."""
+        np.add(self.gradients, other.gradients, out=self.gradients)
+        return Leaf(self.gradients, self.loss + other.loss, self.weight + other.weight)
 
 
 class Tree(Generic[T]):
