@@ -282,7 +282,7 @@ def damaged(folder: Path, what: str) -> ParenError:
     return ParenError(
         "E-STORE-002",
         f"the artifact {folder} is damaged: {what}",
-        fix="paren run builds it again; paren verify looks at all others",
+        fix="move it away: paren run makes again what is needed",
     )
 
 

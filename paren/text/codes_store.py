@@ -15,7 +15,8 @@ register(
     "a damaged artifact",
     "A file of an artifact is missing, or has other bytes than were published. Sizes are compared at each read, all "
     "bytes by paren verify.",
-    "paren run moves it aside and builds it again.",
+    "What is missing or has another size is built again by paren run where it is needed. Move a folder away in which "
+    "only paren verify sees the damage, then run again.",
 )
 register(
     "E-STORE-003",
