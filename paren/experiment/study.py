@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,52 +66,70 @@ class _Study:
     functions: Functions
     view: StudyView
     signals: StopSignals
-    missing: Sequence[Job] = ()  # that are to be analysed, and have no model
 
     def run(self) -> StudyRun:
         launch, root = self.launch, self.launch.out
         topology = launch.topology
-        store = Store(root, notice=self.view.notice)
+        leads = topology.member is None or topology.member.rank == 0
+        view = self.view if leads else SilentStudy()
+        store = Store(root, notice=view.notice)
         trainer = make_trainer(launch, topology, store, self.functions)
         if launch.analyzes:  # as far as the text of the functions shows it; what is finished imports none of them
             check_functions(self.program, self.functions, load=False)
         standings = self._look(trainer)
-        self.missing = [each.job for each in standings if each.model is None and not launch.trains]
-        left = [each.job for each in standings if not each.finished and each.job not in self.missing]
-        before = {job.folder: each.attempt for job in left if (each := read_job_status(root / job.folder)) is not None}
+        missing = [each.job for each in standings if each.model is None and not launch.trains]
+        left = [each.job for each in standings if not each.finished and (each.model is not None or launch.trains)]
+        before = self._ended_attempts(left)
         if launch.analyzes and left:
             check_analyses(left, self.functions)
-        if topology.member is None or topology.member.rank == 0:
+        if leads:
             write_study(root, self.program, self.overrides, self.jobs, package_versions())
             record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])
             for standing in standings:
                 if not standing.finished:
                     announce_job(root / standing.job.folder, standing.job, store.place(standing.recipe))
         if left:
-            self.view.begin(left, len(self.jobs) - len(left))
-            self._work(left, trainer, before, topology)
-        elif not self.missing:
-            self.view.notice(f"{root} holds this study, complete with {count_of(len(self.jobs), 'job')}: nothing to do")
-        faulty: list[ParenError] = []
+            view.begin(left, len(self.jobs) - len(left))
+            self._work(left, trainer, before, topology, view)
+            standings = self._look(trainer) if launch.analyzes and not self.signals.stop_asked else standings
+        elif not missing:
+            view.notice(f"{root} holds this study, complete with {count_of(len(self.jobs), 'job')}: nothing to do")
+        errors: list[ParenError] = []
         if launch.analyzes and not self.signals.stop_asked:
-            faulty = draw_over_jobs(self._look(trainer) if left else standings, trainer, root, self.view.show)
+            errors = draw_over_jobs(standings, trainer, root, view.show)
         sweep(root)
-        ended = self._end(left, before)
-        if faulty:
-            raise faulty[0] if len(faulty) == 1 else ParenErrors(faulty)
-        return ended
+        failed, unfinished = self._ends(left, before)
+        if not self.signals.stop_asked:
+            errors = [*self._complaints(failed, unfinished, missing), *errors]
+            if errors:
+                raise errors[0] if len(errors) == 1 else ParenErrors(errors)
+        code = self.signals.exit_code if self.signals.stop_asked else 0
+        open_ = len(failed) + len(unfinished) + len(missing)
+        return StudyRun(root, code, len(self.jobs) - open_, open_)
+
+    def _ended_attempts(self, jobs: Sequence[Job]) -> dict[str, str]:
+        """The attempts at jobs that have ended already. What is tried now by workers of another launch is not."""
+        found = {job.folder: read_job_status(self.launch.out / job.folder) for job in jobs}
+        return {name: each.attempt for name, each in found.items() if each and each.state in (DONE, FAILED)}
 
     def _look(self, trainer: Trainer) -> list[Standing]:
         trains, analyzes = self.launch.trains, self.launch.analyzes
         return [look(job, trainer, self.launch.out, trains=trains, analyzes=analyzes) for job in self.jobs]
 
-    def _work(self, left: Sequence[Job], trainer: Trainer, before: Mapping[str, str], topology: Topology) -> None:
+    def _work(
+        self,
+        left: Sequence[Job],
+        trainer: Trainer,
+        before: Mapping[str, str],
+        topology: Topology,
+        view: StudyView,
+    ) -> None:
         """Works on the jobs in this process, or has worker processes do it."""
         launch = self.launch
         places = place_workers(launch.how.device, topology, launch.workers)[: len(left)]
         if not launch.apart or topology.member is not None or len(places) == 1:
             analyzes, trains = launch.analyzes, launch.trains
-            Worker(launch.out, left, trainer, trains, analyzes, before, self.view.show, self.signals).run()
+            Worker(launch.out, left, trainer, trains, analyzes, before, view.show, self.signals).run()
             return
         trainer.close_data()
         share = max(place.share for place in places)
@@ -132,7 +150,7 @@ class _Study:
         # Neither ranks of each training, nor one thread more in a library of user code than its part.
         variables = {name: value for name, value in inherited_variables().items() if name not in OF_RANKS}
         threads = {name: str(order.how.threads) for name in THREADS_OF_LIBRARIES} if share > 1 else {}
-        run_workers(order, places, threads | variables, self.view.show, lambda: self.signals.received)
+        run_workers(order, places, threads | variables, view.show, lambda: self.signals.received)
 
     def _shared(self, share: int) -> How:
         """How each of several workers on one device computes: with its part of the memory and of the threads."""
@@ -145,8 +163,8 @@ class _Study:
         free = usable_memory(available_memory(), read_environment().memory)
         return replace(how, threads=threads, memory=free.bytes // share)
 
-    def _end(self, left: Sequence[Job], before: Mapping[str, str]) -> StudyRun:
-        """What became of the jobs. Raises E-JOB-001 for failed ones, E-JOB-002 for ones that nobody finished."""
+    def _ends(self, left: Sequence[Job], before: Mapping[str, str]) -> tuple[list[Note], list[Job]]:
+        """What became of jobs: the failed ones with their errors, and those that nobody finished."""
         failed: list[Note] = []
         unfinished: list[Job] = []
         for job in left:
@@ -156,29 +174,35 @@ class _Study:
             elif status.state == FAILED:
                 said = f"{status.code}: {status.message}" if status.code else status.message
                 failed.append(Note(f"{job.name}: {said} ({job.folder}/{STATUS})"))
-        total, open_ = len(self.jobs), len(unfinished)
-        if failed and not self.signals.stop_asked:
-            more = [Note(f"and {len(failed) - MOST_NAMED} more")] if len(failed) > MOST_NAMED else []
-            raise ParenError(
+        return failed, unfinished
+
+    def _complaints(
+        self, failed: Sequence[Note], unfinished: Sequence[Job], missing: Sequence[Job]
+    ) -> Iterator[ParenError]:
+        total, out = count_of(len(self.jobs), "job"), self.launch.out
+        if failed:
+            yield ParenError(
                 "E-JOB-001",
-                f"{len(failed)} of {count_of(len(self.jobs), 'job')} failed, in {self.launch.out}",
-                notes=[*failed[:MOST_NAMED], *more],
+                f"{len(failed)} of {total} failed, in {out}",
+                notes=_first(failed),
                 fix="the status.json of each has its traceback; starting again tries them again, and only them",
             )
-        if open_ and not self.signals.stop_asked:
-            raise ParenError(
+        if unfinished:
+            yield ParenError(
                 "E-JOB-002",
-                f"{open_} of {count_of(len(self.jobs), 'job')} were not finished, as the workers ended before",
+                f"{len(unfinished)} of {total} were not finished, as the workers ended before",
                 fix="start again: finished jobs are kept, and interrupted ones go on",
             )
-        if self.missing and not self.signals.stop_asked:
-            named = [Note(job.name) for job in self.missing[:MOST_NAMED]]
-            more = [Note(f"and {len(self.missing) - MOST_NAMED} more")] if len(self.missing) > MOST_NAMED else []
-            raise ParenError(
+        if missing:
+            yield ParenError(
                 "E-JOB-008",
-                f"{len(self.missing)} of {count_of(total, 'job')} have no trained model in {self.launch.out}",
-                notes=[*named, *more],
+                f"{len(missing)} of {total} have no trained model in {out}",
+                notes=_first([Note(job.name) for job in missing]),
                 fix="train them with paren train, or both with paren run",
             )
-        code = self.signals.exit_code if self.signals.stop_asked else 0
-        return StudyRun(self.launch.out, code, total - open_ - len(failed) - len(self.missing), open_ + len(failed))
+
+
+def _first(notes: Sequence[Note]) -> list[Note]:
+    """As many notes as a message shows."""
+    more = [Note(f"and {len(notes) - MOST_NAMED} more")] if len(notes) > MOST_NAMED else []
+    return [*notes[:MOST_NAMED], *more]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from experiment.studies import Shown, files_below, states, weights, write_study
 
 from paren import api
 from paren.experiment.events import Event
+from paren.experiment.job_files import JobStatus, write_job_status
+from paren.experiment.jobs import Job
 from paren.text.errors import ParenError
 
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
@@ -305,3 +308,27 @@ def test_data_that_are_too_few_for_one_configuration(tmp_path: Path) -> None:
         train(path, out)
     assert "split train has 40 samples, fewer than one batch of 80" in raised.value.notes[0].message
     assert states(out) == {"baseline/all": "done", "batch-80/all": "failed"}
+
+
+@pytest.mark.parametrize(("state", "tried"), [("running", False), ("failed", True)])
+def test_a_job_that_fails_elsewhere_meanwhile_is_not_tried_again(tmp_path: Path, state: str, tried: bool) -> None:
+    """One that another worker was at when this launch began has had its try; one that had failed before has not."""
+    path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
+    train(path, out)
+    folder = next(out.glob("runs/rate-0.001-*")) / "all"
+    model = folder / json.loads((folder / "job.json").read_bytes())["model"]
+    model.rename(tmp_path / "taken away")
+    write_job_status(folder, JobStatus(state, "attempt"))
+
+    class Meanwhile(Shown):
+        def begin(self, jobs: Sequence[Job], finished: int) -> None:
+            write_job_status(folder, JobStatus("failed", "attempt", "training", message="it went wrong elsewhere"))
+
+    view = Meanwhile()
+    if tried:
+        assert train(path, out, view).done == 2
+    else:
+        with pytest.raises(ParenError, match="1 of 2 jobs failed") as raised:
+            train(path, out, view)
+        assert raised.value.notes[0].message.startswith("rate 0.001: it went wrong elsewhere (")
+    assert bool([event for event in view.events if event.kind == "running"]) is tried
