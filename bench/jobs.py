@@ -20,8 +20,8 @@ from statistics import median
 
 import paren.data.function
 import paren.engine
-import paren.experiment.artifact
 import paren.experiment.jobs
+import paren.experiment.store.artifact
 import paren.experiment.training
 import paren.forecast.stacking
 import paren.inspect.explain

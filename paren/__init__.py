@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paren.api import Experiment, load
-    from paren.experiment.artifact import Writer
-    from paren.experiment.over import JobView
-    from paren.experiment.products import Product
+    from paren.experiment.analysis.over_jobs import JobView
+    from paren.experiment.analysis.products import Product
     from paren.experiment.report.page import report
     from paren.experiment.restored_job import RestoredJob, restore
-    from paren.experiment.results import Results, results
+    from paren.experiment.results.table import Results, results
+    from paren.experiment.store.artifact import Writer
     from paren.restored import RestoredModel, sample
     from paren.run import Run
     from paren.text.errors import ParenError
@@ -38,18 +38,18 @@ __all__ = [
 # the compiler.
 _PLACES = {
     "Experiment": "paren.api",
-    "JobView": "paren.experiment.over",
+    "JobView": "paren.experiment.analysis.over_jobs",
     "ParenError": "paren.text.errors",
-    "Product": "paren.experiment.products",
+    "Product": "paren.experiment.analysis.products",
     "RestoredJob": "paren.experiment.restored_job",
     "RestoredModel": "paren.restored",
-    "Results": "paren.experiment.results",
+    "Results": "paren.experiment.results.table",
     "Run": "paren.run",
-    "Writer": "paren.experiment.artifact",
+    "Writer": "paren.experiment.store.artifact",
     "load": "paren.api",
     "report": "paren.experiment.report.page",
     "restore": "paren.experiment.restored_job",
-    "results": "paren.experiment.results",
+    "results": "paren.experiment.results.table",
     "sample": "paren.restored",
 }
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from paren.environment import parse_size, read_environment
-from paren.experiment.functions import Functions, check_functions
 from paren.experiment.jobs import is_study
 from paren.experiment.launch import JOBS, Launch
 from paren.experiment.plan import StudyPlan, plan_study
 from paren.experiment.progress import StudyView
+from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.restored_job import restore
 from paren.experiment.study import StudyRun, run_study
 from paren.forecast.plans import Plans, make_plans

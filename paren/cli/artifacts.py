@@ -34,7 +34,7 @@ def verify(out: Root, json: Json = False) -> None:
 
     Exit code 1 if one is damaged, or missing where a job refers to it.
     """
-    from paren.experiment.verify import verify as verify_artifacts
+    from paren.experiment.store.verify import verify as verify_artifacts
 
     found = verify_artifacts(out)
     if found.faults:
@@ -52,7 +52,7 @@ def prune(out: Root, keep: Keep, dry_run: DryRun = False, json: Json = False) ->
     What somebody works on or builds now stays, and so does what an unfinished job of these launches may have got so
     far. Nothing else deletes artifacts.
     """
-    from paren.experiment.prune import prune as prune_artifacts
+    from paren.experiment.store.prune import prune as prune_artifacts
 
     removed = prune_artifacts(out, keep, dry=dry_run)
     size = sum(each.size for each in removed)

@@ -40,7 +40,7 @@ def results(
     """
     if csv and json:
         raise typer.BadParameter("--csv and --json exclude each other")
-    from paren.experiment.results import results as read_results  # numpy
+    from paren.experiment.results.table import results as read_results  # numpy
 
     found = read_results(out, columns or ())
     if csv:

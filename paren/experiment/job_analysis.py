@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from paren.experiment.analysis import Planned, Subject, missing, plan_analysis
-from paren.experiment.artifact import Artifact
-from paren.experiment.claims import waiting_for
-from paren.experiment.costs import check_limits
+from paren.experiment.analysis.analyze import Planned, Subject, missing, plan_analysis
+from paren.experiment.analysis.costs import check_limits
+from paren.experiment.analysis.over_jobs import draw_over
 from paren.experiment.events import NOTICE, Event, Tell
-from paren.experiment.functions import Functions, check_functions
 from paren.experiment.job_data import Splits
 from paren.experiment.jobs import Job, check_jobs
-from paren.experiment.over import draw_over
+from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.standing import Standing
+from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.claims import waiting_for
 from paren.experiment.training import Trainer
 from paren.ir.program import Program
 from paren.restored import read_model

@@ -16,10 +16,10 @@ from paren.data.function import call_data_function
 from paren.data.open import dataset_of, open_data
 from paren.data.paths import find_file
 from paren.environment import read_environment
-from paren.experiment.artifact import Artifact, Writer
-from paren.experiment.recipe import Recipe, as_json, versions
-from paren.experiment.sources import Sources
-from paren.experiment.store import Store
+from paren.experiment.python.sources import Sources
+from paren.experiment.store.artifact import Artifact, Writer
+from paren.experiment.store.recipe import Recipe, as_json, versions
+from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
 from paren.train.progress import ProgressView

@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paren.experiment.costs import check_limits, costs
-from paren.experiment.functions import check_functions
+from paren.experiment.analysis.costs import check_limits, costs
 from paren.experiment.job_analysis import functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import JOB, read_job
 from paren.experiment.jobs import RUNS, Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
-from paren.experiment.recipe import Recipe, differences
+from paren.experiment.python.functions import check_functions
 from paren.experiment.standing import open_whole, recorded_model
-from paren.experiment.store import Store
+from paren.experiment.store.recipe import Recipe, differences
+from paren.experiment.store.store import Store
 from paren.experiment.training import MODEL, Trainer, make_trainer
 from paren.forecast.stacking import first_candidate
 from paren.ir.program import Program

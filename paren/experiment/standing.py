@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.experiment.analysis import missing, plan_analysis
-from paren.experiment.artifact import Artifact
+from paren.experiment.analysis.analyze import missing, plan_analysis
 from paren.experiment.job_files import DONE, FAILED, read_job, read_job_status
 from paren.experiment.jobs import Job
-from paren.experiment.recipe import Recipe
-from paren.experiment.store import Store
+from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.recipe import Recipe
+from paren.experiment.store.store import Store
 from paren.experiment.training import MODEL, Trainer
 from paren.text.errors import ParenError
 

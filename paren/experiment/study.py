@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
-from paren.experiment.claims import sweep
-from paren.experiment.functions import Functions, check_functions
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, STATUS, announce_job, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, count_of, make_jobs
 from paren.experiment.launch import Launch
-from paren.experiment.launches import record_launch
-from paren.experiment.places import place_workers
 from paren.experiment.progress import SilentStudy, StudyView
+from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.standing import Standing, look
-from paren.experiment.store import Store
+from paren.experiment.store.claims import sweep
+from paren.experiment.store.launches import record_launch
+from paren.experiment.store.store import Store
 from paren.experiment.training import Trainer, make_trainer
 from paren.experiment.worker import Worker
-from paren.experiment.workers import Order, run_workers
+from paren.experiment.worker_places import place_workers
+from paren.experiment.worker_pool import Order, run_workers
 from paren.ir.program import Program
 from paren.parallel.topology import Topology
 from paren.run import How, package_versions

@@ -9,14 +9,14 @@ from pathlib import Path
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.environment import read_environment
-from paren.experiment.artifact import Artifact
-from paren.experiment.functions import Functions
 from paren.experiment.job_data import DATA, content_digest, data_recipe, make_data, read_data
 from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
-from paren.experiment.places import own_place
-from paren.experiment.recipe import Recipe, as_json
-from paren.experiment.store import Store
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.recipe import Recipe, as_json
+from paren.experiment.store.store import Store
+from paren.experiment.worker_places import own_place
 from paren.ir.program import DataForm
 from paren.parallel.topology import Patience, Topology
 from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paren.experiment.analysis import analyze_job
-from paren.experiment.artifact import Artifact
-from paren.experiment.claims import claim
+from paren.experiment.analysis.analyze import analyze_job
 from paren.experiment.events import Event, JobProgress, Tell
 from paren.experiment.job_analysis import subject_of
 from paren.experiment.job_files import (
@@ -26,6 +24,8 @@ from paren.experiment.job_files import (
 )
 from paren.experiment.jobs import Job
 from paren.experiment.standing import Standing, look
+from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.claims import claim
 from paren.experiment.training import Stopped, Trainer
 from paren.pipeline import keeping_plans
 from paren.text.errors import ParenError

@@ -14,10 +14,10 @@ from pathlib import Path
 from paren.experiment.events import Event
 from paren.experiment.job_analysis import functions_of
 from paren.experiment.jobs import make_jobs
-from paren.experiment.store import Store
+from paren.experiment.store.store import Store
 from paren.experiment.training import Trainer
 from paren.experiment.worker import Worker
-from paren.experiment.workers import Order
+from paren.experiment.worker_pool import Order
 from paren.lang.elaborate import elaborate
 from paren.train.signals import StopSignals
 

@@ -9,10 +9,10 @@ from typing import cast
 
 import numpy as np
 
-from paren.experiment.analysis import Subject, analyze_job, missing, plan_analysis
-from paren.experiment.artifact import Artifact
-from paren.experiment.functions import Functions
-from paren.experiment.store import Store
+from paren.experiment.analysis.analyze import Subject, analyze_job, missing, plan_analysis
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.store import Store
 from paren.ir.program import Program, Value
 from paren.lang.elaborate import elaborate
 from paren.restored import RestoredModel

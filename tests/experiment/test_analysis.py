@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from analysed import Study, refusal
 
-from paren.experiment.analysis import analyze_job, plan_analysis
+from paren.experiment.analysis.analyze import analyze_job, plan_analysis
+from paren.experiment.analysis.products import Product
 from paren.experiment.job_data import Splits
-from paren.experiment.products import Product
 from paren.run import open_program_data
 from paren.text.errors import ParenError
 from paren.train.progress import Silent

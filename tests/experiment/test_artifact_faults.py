@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paren.experiment import prune as prune_module
-from paren.experiment.artifact import Writer
-from paren.experiment.claims import sweep
-from paren.experiment.launches import record_launch
-from paren.experiment.prune import prune
-from paren.experiment.recipe import Recipe
-from paren.experiment.store import Store
-from paren.experiment.verify import verify
+from paren.experiment.store.artifact import Writer
+from paren.experiment.store.claims import sweep
+from paren.experiment.store.launches import record_launch
+from paren.experiment.store.prune import prune
+from paren.experiment.store.recipe import Recipe
+from paren.experiment.store.store import Store
+from paren.experiment.store.store import prune as prune_module
+from paren.experiment.store.verify import verify
 from paren.text.errors import ParenError
 from paren.train.files import Files
 
@@ -207,8 +207,8 @@ def test_a_prune_that_is_killed_goes_on_the_next_time(tmp_path: Path, monkeypatc
 WORK = """
 import random, secrets, sys, time
 from pathlib import Path
-from paren.experiment.recipe import Recipe
-from paren.experiment.store import Store
+from paren.experiment.store.recipe import Recipe
+from paren.experiment.store.store import Store
 
 root, seed, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 chance = random.Random(seed)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paren.experiment.artifact import Writer
-from paren.experiment.recipe import Recipe, as_json, differences
-from paren.experiment.store import Store
+from paren.experiment.store.artifact import Writer
+from paren.experiment.store.recipe import Recipe, as_json, differences
+from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
 
 ROWS = Recipe("product", "posterior", {"keywords": {"rows": 3}, "function": "f.py:draw"})

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from paren.experiment import claims
-from paren.experiment.claims import claim, holders, sweep, waiting_for
+from paren.experiment.store.claims import claim, holders, sweep, waiting_for
+from paren.experiment.store.store import claims
 from paren.text.errors import ParenError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from paren.experiment.claims import claim
+from paren.experiment.store.claims import claim
 held = claim(Path(sys.argv[1]), "job")
 print("held" if held else "taken", flush=True)
 time.sleep(600)

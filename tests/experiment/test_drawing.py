@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paren.experiment.figures import show_number, show_seconds, show_ticks
 from paren.experiment.report.html import Html, element, escape, join
 from paren.experiment.report.scales import Axis, axis_for
 from paren.experiment.report.thinning import thin
+from paren.experiment.results.figures import show_number, show_seconds, show_ticks
 
 
 @pytest.mark.parametrize("seed", range(20))

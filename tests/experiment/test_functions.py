@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from analysed import Study, refusal
 
-from paren.experiment.costs import check_limits, costs
-from paren.experiment.functions import check_functions
+from paren.experiment.analysis.costs import check_limits, costs
+from paren.experiment.python.functions import check_functions
 from paren.text.errors import ParenError
 
 

@@ -12,10 +12,10 @@ from experiment.studies import write_study
 
 from paren import run
 from paren.experiment import training
-from paren.experiment.functions import Functions
 from paren.experiment.jobs import make_jobs
-from paren.experiment.recipe import Recipe, differences
-from paren.experiment.store import Store
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.recipe import Recipe, differences
+from paren.experiment.store.store import Store
 from paren.experiment.training import ALONE, Trainer
 from paren.lang.elaborate import elaborate
 from paren.run import How

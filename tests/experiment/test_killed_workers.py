@@ -13,8 +13,8 @@ import pytest
 from experiment.studies import Shown, states, weights, write_study
 
 from paren import api
-from paren.experiment.claims import holders
-from paren.experiment.verify import verify
+from paren.experiment.store.claims import holders
+from paren.experiment.store.verify import verify
 
 PATIENCE = 600.0  # seconds; a machine that is busy with other things is slow
 

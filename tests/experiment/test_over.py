@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from analysed import Study, refusal
 
-from paren.experiment.analysis import Subject, analyze_job
-from paren.experiment.over import draw_over
+from paren.experiment.analysis.analyze import Subject, analyze_job
+from paren.experiment.analysis.over_jobs import draw_over
 
 FORMS = """
 (def replica 0)

@@ -26,9 +26,9 @@ from recorded_folders import (
 
 import paren
 from paren.cli.app import main
-from paren.experiment.recorded import read_recorded
 from paren.experiment.report import pictures
 from paren.experiment.report.page import report
+from paren.experiment.results.recorded import read_recorded
 from paren.text.errors import ParenError
 
 SETTINGS = {"rate": 1e-3, "rows": 50_000, "hidden": [64, 64], "prior": "uniform", "replica": 0}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import paren
-from paren.experiment.recipe import Recipe
-from paren.experiment.store import Store
+from paren.experiment.store.recipe import Recipe
+from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
 from paren.train.state import Json
 

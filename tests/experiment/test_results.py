@@ -12,8 +12,8 @@ from recorded_folders import mark_failed, mark_waiting, write_json, write_run, w
 
 import paren
 from paren.cli.app import main
-from paren.experiment.recorded import label_of, read_recorded
-from paren.experiment.results import results
+from paren.experiment.results.recorded import label_of, read_recorded
+from paren.experiment.results.table import results
 from paren.text.errors import ParenError
 from paren.train.read_run import read_metrics
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paren.experiment.sources import Reach, Sources
+from paren.experiment.python.sources import Reach, Sources
 from paren.text.errors import ParenError
 
 MAIN = '''

@@ -17,10 +17,10 @@ import pytest
 from cases.paren_command import paren
 from experiment.studies import states, write_study
 
-from paren.experiment.claims import holders
 from paren.experiment.events import Event
 from paren.experiment.jobs import make_jobs
 from paren.experiment.progress import StudyLines
+from paren.experiment.store.claims import holders
 from paren.lang.elaborate import elaborate
 
 SWEEP = "(defsweep (rate 1e-3) (rows 4))"

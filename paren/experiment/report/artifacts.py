@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from paren.experiment.artifact import MANIFEST
-from paren.experiment.recorded import Recorded, number_of, object_of, text_of
 from paren.experiment.report.html import Html, element
 from paren.experiment.report.tables import cell, sortable
 from paren.experiment.report.times import show_time
+from paren.experiment.results.recorded import Recorded, number_of, object_of, text_of
+from paren.experiment.store.artifact import MANIFEST
 from paren.text.size import show_bytes
 from paren.train.state import Json
 

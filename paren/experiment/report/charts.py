@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from paren.experiment.figures import show_number, show_ticks
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.replicas import deviation_of, mean_of
 from paren.experiment.report.scales import Axis, axis_for
+from paren.experiment.results.figures import show_number, show_ticks
 
 WIDTH, HEIGHT = 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 28

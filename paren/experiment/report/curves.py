@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paren.experiment.recorded import Recorded
 from paren.experiment.report.charts import Line, line_chart
 from paren.experiment.report.groupings import groupings, legend
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.thinning import thin
+from paren.experiment.results.recorded import Recorded
 from paren.train.metrics import MEASURED_SERIES
 
 # Points of one chart, over all its lines; a line has at least the second and at most the third.

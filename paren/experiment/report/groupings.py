@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paren.experiment.figures import show_number
-from paren.experiment.recorded import Recorded, label_of, number_of, show_value
 from paren.experiment.report.charts import COLOURS, swatch
 from paren.experiment.report.html import Html, element, join
-from paren.experiment.results import numbers, series_columns
+from paren.experiment.results.figures import show_number
+from paren.experiment.results.recorded import Recorded, label_of, number_of, show_value
+from paren.experiment.results.table import numbers, series_columns
 from paren.train.state import Json
 
 _ORDERED = 5  # from so many numbers on, a setting's colours are in the order of its values

@@ -7,8 +7,6 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from paren.experiment.figures import show_number, show_seconds
-from paren.experiment.recorded import Recorded, RecordedJob, number_of, read_recorded
 from paren.experiment.report.artifacts import artifacts
 from paren.experiment.report.curves import curves
 from paren.experiment.report.html import Html, element, escape, join
@@ -18,7 +16,9 @@ from paren.experiment.report.resources import events, memory
 from paren.experiment.report.sweeps import sweeps
 from paren.experiment.report.tables import job_table, metric_tables
 from paren.experiment.report.times import read_time, seconds_of, show_time
-from paren.experiment.results import look_up, numbers, series_columns
+from paren.experiment.results.figures import show_number, show_seconds
+from paren.experiment.results.recorded import Recorded, RecordedJob, number_of, read_recorded
+from paren.experiment.results.table import look_up, numbers, series_columns
 from paren.train.files import Files, not_writable, write_atomically
 
 FILE = "report.html"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from paren.experiment.recorded import Recorded, RecordedJob, label_of
+from paren.experiment.results.recorded import Recorded, RecordedJob, label_of
 from paren.train.state import Json
 
 LARGEST = 1e150  # results from here on, infinite ones too, have no deviation that is a float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from paren.experiment.recorded import RecordedJob, number_of, object_of
+from paren.experiment.results.recorded import RecordedJob, number_of, object_of
 from paren.train.state import Json
 
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from paren.data.digest import file_digest
 from paren.environment import read_environment
-from paren.experiment.artifact import Artifact, Writer, writing
-from paren.experiment.functions import Functions
-from paren.experiment.plots import closing_figures, drawn_key, save_plot
-from paren.experiment.products import Product, store_product
-from paren.experiment.recipe import Recipe, as_json, versions
-from paren.experiment.store import Store
-from paren.experiment.values import NoJson, to_json
+from paren.experiment.analysis.plots import closing_figures, drawn_key, save_plot
+from paren.experiment.analysis.products import Product, store_product
+from paren.experiment.analysis.values import NoJson, to_json
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.artifact import Artifact, Writer, writing
+from paren.experiment.store.recipe import Recipe, as_json, versions
+from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import Analysis, Program, Value
 from paren.lang.analysis import python_name

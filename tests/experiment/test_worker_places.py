@@ -12,11 +12,11 @@ import pytest
 from experiment.studies import Shown, states, weights, write_study
 
 from paren import api
-from paren.experiment.functions import Functions
 from paren.experiment.launch import Launch
-from paren.experiment.places import Place, own_place, place_workers
-from paren.experiment.store import Store
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.store import Store
 from paren.experiment.training import Trainer
+from paren.experiment.worker_places import WorkerPlace, own_place, place_workers
 from paren.parallel.topology import Visible, find_topology
 from paren.run import How
 from paren.text.errors import ParenError
@@ -56,8 +56,8 @@ def test_places_of_workers(
 
 
 def test_the_place_of_a_rank() -> None:
-    assert own_place("cuda", find_topology(rank(1), CARDS)) == Place("cuda:1", 1)
-    assert own_place("cpu", find_topology(rank(1), Visible("cpu", 4, ""))) == Place("cpu", 2)
+    assert own_place("cuda", find_topology(rank(1), CARDS)) == WorkerPlace("cuda:1", 1)
+    assert own_place("cpu", find_topology(rank(1), Visible("cpu", 4, ""))) == WorkerPlace("cpu", 2)
 
 
 def test_workers_on_one_device_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from paren.data.python_file import PythonFile
-from paren.experiment.artifact import check_name, writing
-from paren.experiment.values import kind_of
+from paren.experiment.analysis.values import kind_of
+from paren.experiment.store.artifact import check_name, writing
 from paren.text.errors import ParenError
 from paren.text.source import Span
 from paren.train.files import Files, json_bytes, write_atomically

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paren.experiment.statements import REACHES_FILE, Import, Statement, read_statements
+from paren.experiment.python.statements import REACHES_FILE, Import, Statement, read_statements
 from paren.text.errors import ParenError, did_you_mean, first_line
 from paren.text.source import Span
 

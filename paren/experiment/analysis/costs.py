@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from paren.experiment.functions import Functions
-from paren.experiment.values import kind_of
+from paren.experiment.analysis.values import kind_of
+from paren.experiment.python.functions import Functions
 from paren.ir.program import Analysis, Limit, Program, Value
 from paren.lang.analysis import python_name
 from paren.lang.value import show

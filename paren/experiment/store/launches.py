@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paren.experiment.artifact import writing
+from paren.experiment.store.artifact import writing
 from paren.train.files import json_bytes, temporary_sibling
 from paren.train.status import now
 
@@ -21,7 +21,7 @@ FOLDER = "launches"
 
 
 @dataclass(frozen=True)
-class Launch:
+class PastLaunch:
     study: str
     variant: str | None
     created: str
@@ -31,7 +31,7 @@ class Launch:
 def record_launch(root: Path, study: str, variant: str | None, jobs: Sequence[str]) -> None:
     """Notes that a study was launched with these jobs (folders relative to the root). `study` is the path of its file,
     of which the name counts. Raises E-STORE-003."""
-    launch = Launch(Path(study).name, variant, now(), tuple(jobs))
+    launch = PastLaunch(Path(study).name, variant, now(), tuple(jobs))
     own = [each for each in read_launches(root) if (each.study, each.variant) == (launch.study, launch.variant)]
     if own and own[-1].jobs == launch.jobs:
         return
@@ -50,13 +50,13 @@ def record_launch(root: Path, study: str, variant: str | None, jobs: Sequence[st
         written.unlink()
 
 
-def read_launches(root: Path) -> list[Launch]:
+def read_launches(root: Path) -> list[PastLaunch]:
     """All launches, the oldest first. One that cannot be read is left out."""
     found = []
     for path in _records(root / FOLDER):
         try:
             content = json.loads(path.read_bytes())
-            found.append(Launch(content["study"], content["variant"], content["created"], tuple(content["jobs"])))
+            found.append(PastLaunch(content["study"], content["variant"], content["created"], tuple(content["jobs"])))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.experiment.artifact import changed_files, damaged, read_artifact
-from paren.experiment.prune import job_folders, references
-from paren.experiment.store import Store
+from paren.experiment.store.artifact import changed_files, damaged, read_artifact
+from paren.experiment.store.prune import job_folders, references
+from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
 
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paren.experiment.artifact import Artifact, Writer, check_name, read_artifact, seal, writing
-from paren.experiment.claims import Claim, waiting_for
-from paren.experiment.recipe import KEY_DIGITS, Recipe
+from paren.experiment.store.artifact import Artifact, Writer, check_name, read_artifact, seal, writing
+from paren.experiment.store.claims import Claim, waiting_for
+from paren.experiment.store.recipe import KEY_DIGITS, Recipe
 from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, Files, temporary_sibling
 from paren.train.state import Json

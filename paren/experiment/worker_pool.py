@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import IO, Any, Self
 
 from paren.experiment.events import SAID, Event, Tell
-from paren.experiment.places import Place
+from paren.experiment.worker_places import WorkerPlace
 from paren.run import How
 
 PAUSE = 0.1  # seconds between two looks at signals
@@ -55,7 +55,7 @@ class Order:
 
 def run_workers(
     order: Order,
-    places: Sequence[Place],
+    places: Sequence[WorkerPlace],
     variables: Mapping[str, str],
     tell: Tell,
     received: Callable[[], signal.Signals | None],

@@ -14,8 +14,8 @@ from typing import Self
 
 from paren.data.python_file import PythonFile, importing_from
 from paren.environment import drawing_without_screen
-from paren.experiment.signature import check_call, names_for_cost, names_given, written_signature
-from paren.experiment.sources import Reach, Sources
+from paren.experiment.python.signature import check_call, names_for_cost, names_given, written_signature
+from paren.experiment.python.sources import Reach, Sources
 from paren.ir.program import Analysis, Program
 from paren.lang.analysis import python_name
 from paren.text.errors import ParenError, Report

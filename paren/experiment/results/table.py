@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paren.experiment.figures import show_number
-from paren.experiment.recorded import Recorded, RecordedJob, number_of, object_of, read_recorded, show_value, text_of
+from paren.experiment.results.figures import show_number
+from paren.experiment.results.recorded import (
+    Recorded,
+    RecordedJob,
+    number_of,
+    object_of,
+    read_recorded,
+    show_value,
+    text_of,
+)
 from paren.text.errors import ParenError, did_you_mean
 from paren.train.metrics import finite
 from paren.train.state import Json

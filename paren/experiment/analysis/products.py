@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paren.experiment.artifact import Artifact, Writer
-from paren.experiment.values import NoJson, kind_of, to_json
+from paren.experiment.analysis.values import NoJson, kind_of, to_json
+from paren.experiment.store.artifact import Artifact, Writer
 from paren.ir.op import Array
 from paren.text.errors import ParenError
 from paren.text.source import Span

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from paren.experiment.claims import not_writable
-from paren.experiment.recipe import Recipe, digest
+from paren.experiment.store.claims import not_writable
+from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
 from paren.text.errors import ParenError, first_line
 from paren.train.files import TEMPORARY, Files, json_bytes

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from paren.experiment.artifact import MANIFEST, writing
-from paren.experiment.claims import claim, holders, sweep
-from paren.experiment.launches import Launch, read_launches
-from paren.experiment.recipe import KEY_DIGITS
-from paren.experiment.store import DAMAGED, PARTIAL, Store, claim_name
+from paren.experiment.store.artifact import MANIFEST, writing
+from paren.experiment.store.claims import claim, holders, sweep
+from paren.experiment.store.launches import PastLaunch, read_launches
+from paren.experiment.store.recipe import KEY_DIGITS
+from paren.experiment.store.store import DAMAGED, PARTIAL, Store, claim_name
 from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, temporary_sibling
 from paren.train.state import Json
@@ -74,7 +74,7 @@ def prune(root: Path, keep: int, *, dry: bool = False) -> list[Removal]:
 
 def _what_is_kept(root: Path, keep: int) -> _Kept:
     launches = read_launches(root)
-    studies: dict[tuple[str, str | None], list[Launch]] = {}
+    studies: dict[tuple[str, str | None], list[PastLaunch]] = {}
     for launch in launches:
         studies.setdefault((launch.study, launch.variant), []).append(launch)
     last = [launch for own in studies.values() for launch in own[-keep:]]

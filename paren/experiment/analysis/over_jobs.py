@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.experiment.analysis import (
+from paren.experiment.analysis.analyze import (
     PLOTS,
     Needs,
     Subject,
@@ -17,10 +17,10 @@ from paren.experiment.analysis import (
     recipe_of,
     recorded_metrics,
 )
-from paren.experiment.functions import Functions
-from paren.experiment.plots import drawn_key
-from paren.experiment.recipe import as_json, digest
-from paren.experiment.store import Store
+from paren.experiment.analysis.plots import drawn_key
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.recipe import as_json, digest
+from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import Value
 from paren.lang.analysis import python_name

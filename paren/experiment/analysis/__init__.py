@@ -1,0 +1,1 @@
+"""The analysis of trained models: products, metrics, plots."""

@@ -1,0 +1,1 @@
+"""What a folder holds, read back as it stands."""

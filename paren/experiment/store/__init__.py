@@ -1,0 +1,1 @@
+"""Artifacts: what is made once and kept by the digest of what it was made from."""
