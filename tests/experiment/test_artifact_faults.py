@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paren.experiment.store import prune as prune_module
 from paren.experiment.store.artifact import Writer
 from paren.experiment.store.claims import sweep
 from paren.experiment.store.launches import record_launch
 from paren.experiment.store.prune import prune
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
-from paren.experiment.store import prune as prune_module
 from paren.experiment.store.verify import verify
 from paren.text.errors import ParenError
 from paren.train.files import Files

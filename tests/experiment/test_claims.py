@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from paren.experiment.store.claims import claim, holders, sweep, waiting_for
 from paren.experiment.store import claims
+from paren.experiment.store.claims import claim, holders, sweep, waiting_for
 from paren.text.errors import ParenError
 
 HOLD = """

@@ -14,9 +14,9 @@ from experiment.studies import write_study
 
 from paren.data.fields import ArraySplit
 from paren.experiment.job_data import data_recipe, open_job_data
-from paren.experiment.recipe import Recipe, differences
-from paren.experiment.sources import Sources
-from paren.experiment.store import Store
+from paren.experiment.python.sources import Sources
+from paren.experiment.store.recipe import Recipe, differences
+from paren.experiment.store.store import Store
 from paren.lang.elaborate import elaborate
 from paren.run import open_program_data
 from paren.text.errors import ParenError
@@ -172,8 +172,8 @@ OPEN = """
 import sys
 from pathlib import Path
 from paren.experiment.job_data import open_job_data
-from paren.experiment.sources import Sources
-from paren.experiment.store import Store
+from paren.experiment.python.sources import Sources
+from paren.experiment.store.store import Store
 from paren.lang.elaborate import elaborate
 from paren.train.progress import Silent
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from paren.cli.app import main
+from paren.experiment.store import prune as prune_module
 from paren.experiment.store.claims import claim
 from paren.experiment.store.launches import read_launches, record_launch
 from paren.experiment.store.prune import prune
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
-from paren.experiment.store import prune as prune_module
 from paren.experiment.store.verify import verify
 from paren.text.errors import ParenError
 
