@@ -13,7 +13,7 @@ import pytest
 from experiment.studies import write_study
 
 from paren.data.fields import ArraySplit
-from paren.experiment.job_data import data_recipe, open_job_data
+from paren.experiment.job_data import data_recipe, make_data
 from paren.experiment.python.sources import Sources
 from paren.experiment.store.recipe import Recipe, differences
 from paren.experiment.store.store import Store
@@ -140,9 +140,8 @@ def test_stored_data_are_the_data(tmp_path: Path, function: str) -> None:
         path.write_text(text)
     program, store = elaborate(path), Store(tmp_path / "out")
     direct = open_program_data(program, None, Silent())
-    stored, key = open_job_data(program, store, None, Sources(tmp_path), Silent())
-    again, _ = open_job_data(program, store, None, Sources(tmp_path), Silent())
-    assert key == recipe(path).key
+    stored, again = (make_data(program, recipe(path), store, None, Sources(tmp_path)) for _ in range(2))
+    assert store.keys("data") == {recipe(path).key}
     assert calls(path) == (2 if function == "pairs" else 0)  # directly, and for the store
     for data in (stored, again):
         assert data.identity == direct.identity
@@ -163,7 +162,7 @@ def test_a_function_that_fails_leaves_no_artifact(tmp_path: Path) -> None:
     edit("data.py", "x.sum(1)", "x.sum(7)")(tmp_path)
     store = Store(tmp_path / "out")
     with pytest.raises(ParenError) as caught:
-        open_job_data(elaborate(path), store, None, Sources(tmp_path), Silent())
+        make_data(elaborate(path), recipe(path), store, None, Sources(tmp_path))
     assert caught.value.code == "E-DATA-012"
     assert [each for each in (tmp_path / "out").rglob("*") if each.is_file()] == []
 
@@ -171,14 +170,15 @@ def test_a_function_that_fails_leaves_no_artifact(tmp_path: Path) -> None:
 OPEN = """
 import sys
 from pathlib import Path
-from paren.experiment.job_data import open_job_data
+from paren.experiment.job_data import data_recipe, make_data
 from paren.experiment.python.sources import Sources
 from paren.experiment.store.store import Store
 from paren.lang.elaborate import elaborate
-from paren.train.progress import Silent
 
 path = Path(sys.argv[1])
-print(open_job_data(elaborate(path), Store(path.parent / "out"), None, Sources(path.parent), Silent())[0].identity)
+program, sources = elaborate(path), Sources(path.parent)
+recipe = data_recipe(program, None, sources)
+print(make_data(program, recipe, Store(path.parent / "out"), None, sources).identity)
 """
 
 
