@@ -174,7 +174,8 @@ class Exchange:
             begin = _edges(own.size, mover.size)[mover.place]
             carried[begin : begin + mine.size] += total
             carried /= np.float32(self.weight)
-            carried[~np.isfinite(carried)] = 0.0  # of a sum that is not finite, nothing is to be added to later ones
+            if not np.isfinite(carried.sum()):  # of what is not finite, nothing is to be added to later sums
+                carried[~np.isfinite(carried)] = 0.0
         mover.swap(_bytes([mine] * mover.size), _bytes(parts))
         own[...] = rounded
         self.traffic.between += rounded.nbytes - mine.nbytes + mine.nbytes * (mover.size - 1)

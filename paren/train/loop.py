@@ -22,7 +22,7 @@ from paren.train.engine import Engine
 from paren.train.experiment import Batches
 from paren.train.nonfinite import Origin, check_weight, describe_origin, find_origin, limit_error, stop_error
 from paren.train.profile import profiled, profiled_step
-from paren.train.report import report, write
+from paren.train.report import note_memory, report, write
 from paren.train.session import Session, Step
 from paren.train.state import Json
 
@@ -160,6 +160,7 @@ def save(session: Session) -> int:
         session.events.flush()
     session.company.agree(session.engine.slots(), state.step)
     session.company.collect()
+    note_memory(session)
     with profiled(session.profile, f"checkpoint {state.step}", "save"):
         session.saver.save(session.metrics.size, session.metrics.sync, goes_on=goes_on)
     session.doing(TRAINING)

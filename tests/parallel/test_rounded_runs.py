@@ -69,6 +69,31 @@ def test_interrupting_and_resuming_is_exact_as_what_nodes_carry_is_saved(file: P
     assert planned["exchange"] > 0
 
 
+WIDE = """
+(defdata examples (python "rows.py" pairs :fields ((x float32 [6]) (label float32 [1]) (weight float32 [])) :rows 64))
+(defmodel network ((x float32 [6])) (linear (tanh (linear (tanh (linear x 1500)) 1500)) 1))
+(defrun :data examples :loss (mean-squared-error (network x) label) :optimizer (adamw :rate 1e-3) :batch 64 :steps 6
+        :log-every 1 :checkpoint-every 2)
+"""
+
+
+@pytest.mark.parametrize("gradients", ["f32", "bf16"])
+def test_a_rank_holds_what_was_planned_and_several_buckets_are_exchanged(tmp_path: Path, gradients: str) -> None:
+    write_experiment(tmp_path)
+    file = tmp_path / "wide.paren"
+    file.write_text(WIDE)
+    out = train_on_nodes(file, tmp_path / "out", {}, gradients=gradients)
+    memory = json.loads((out / "report" / "lowering.json").read_text())["memory"]
+    columns = read_metrics(out)
+    trained = sum(np.prod(shape) for shape in ((6, 1500), (1500, 1500), (1500, 1), (3001,)))
+    assert memory["parts"]["exchange"] >= 2 * 2**20
+    assert bool(memory["parts"]["carried"] > 2 * 4 * trained) is (gradients == "bf16")
+    sent = columns["runtime/exchange-bytes"]
+    assert (sent >= (4 if gradients == "f32" else 2) * trained).all()
+    assert (columns["runtime/exchange-hidden-ms"] <= columns["runtime/exchange-ms"]).all()
+    assert abs(columns["runtime/peak_bytes"].max() / memory["planned"] - 1) < 0.03
+
+
 def test_other_ranks_go_on_and_add_what_was_carried(file: Path) -> None:
     out = train_on_nodes(file, file.parent / "moved", {}, "--steps", str(STEPS))
     code, said = finish(start(file, out, "--resume", "latest"))
