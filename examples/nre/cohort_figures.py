@@ -85,6 +85,7 @@ def draw_training(*, jobs: Sequence[Job], test_predictions: Sequence[Product]) -
     axes.plot([0, 1], [0, 1], color=PLAIN, lw=0.7)
     label(axes, "false positive rate", "true positive rate", "test rows", legend=True)
     right.axhline(0, color=EXACT, lw=0.7)
+    right.ticklabel_format(axis="y", scilimits=(-2, 3))
     right.set_xticks(range(len(groups)), list(groups))
     label(right, "", "loss above the optimum", "replicas in grey, their mean and deviation")
     return {"losses": losses, "roc": roc, "excess": excess}

@@ -53,6 +53,7 @@ def _figure(jobs: Sequence[Job], along: str, shown: Sequence[Panel]) -> Figure:
             for path, colour, style in ((learned, colour_of(name), "-"), (exact, EXACT, ":")):
                 if path:
                     _draw_line(axes, [jobs[member] for member in members], along, path, colour, style, name, offset)
+        axes.ticklabel_format(axis="y", scilimits=(-2, 3))
         label(axes, along, title, legend=axes is rows[0][0])
     return figure
 
