@@ -15,6 +15,7 @@ from analysed import Study, refusal
 from paren.experiment.analysis.analyze import analyze_job, plan_analysis
 from paren.experiment.analysis.products import Product
 from paren.experiment.job_data import Splits
+from paren.ir.identity import program_identity
 from paren.run import open_program_data
 from paren.text.errors import ParenError
 from paren.train.progress import Silent
@@ -174,6 +175,30 @@ def test_declared_files_count_by_their_content(study: Study) -> None:
     (study.folder / "rows.txt").write_text("abcd")
     study.analyze()
     assert (study.told, values(study)) == (["rows"], {"rows": 4})
+
+
+def test_a_model_that_is_called_differently_is_another_one(study: Study) -> None:
+    """Though it is trained alike: the order of its inputs is the function's business."""
+    study.write(
+        '(defproduct a (python "f.py" f) :needs (model)) (defproduct b (python "f.py" f))', "def f(**needs): 1\n"
+    )
+    text = (
+        (study.folder / "study.paren").read_text().replace("((x float32 [4])))", "((x float32 [4]) (y float32 [4])))")
+    )
+    keys, identities = [], set()
+    for inputs, call in (
+        ("(x float32 [4]) (y float32 [4])", "(m x y)"),
+        ("(y float32 [4]) (x float32 [4])", "(m y x)"),
+    ):
+        model = f"(defmodel m ({inputs}) (linear (- x y) 1))"
+        whole = text.replace("(defmodel m ((x float32 [4])) (linear x 1))", model).replace("(m x)", call)
+        (study.folder / "study.paren").write_text(whole)
+        planned = plan_analysis(study.program(), study.functions, "a" * 24, "d" * 24)
+        keys.append([each.recipe.key for each in planned])
+        identities.add(program_identity(study.program()))
+    assert len(identities) == 1
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] == keys[1][1]
 
 
 def test_large_arrays_are_written_where_they_stay(study: Study) -> None:

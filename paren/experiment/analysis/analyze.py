@@ -84,6 +84,9 @@ def recipe_of(analysis: Analysis, program: Program, functions: Functions, needs:
         "needs": dict(needs),
         "versions": versions(reach.packages),
     }
+    if "model" in analysis.needs:  # equal trainings may still be called differently
+        called = program.models[0]
+        parts["called"] = {"model": called.name, "inputs": [[each.name, str(each.type)] for each in called.inputs]}
     if reach.takes("seed") or reach.takes("rng"):
         parts["seed"] = as_json(_seed(analysis, program))
     if reach.takes("settings"):
