@@ -22,12 +22,13 @@ from paren.forecast.stacking import first_candidate
 from paren.inspect.profiling import Profiling
 from paren.ir.identity import program_identity
 from paren.ir.op import Array
-from paren.ir.program import Program
+from paren.ir.program import Program, RunForm
 from paren.lang.elaborate import elaborate_again
 from paren.parallel.combination import Combination
 from paren.parallel.join import compare_facts, joined
 from paren.parallel.launch import launch
 from paren.parallel.ranks import Ranks
+from paren.parallel.sign import PREPARING
 from paren.parallel.topology import Topology, find_topology, split_evenly
 from paren.parallel.tree import leaves_of
 from paren.parallel.visible import ordinal_of, visible_devices
@@ -126,7 +127,9 @@ def run_program(
             if topology.member is None:
                 outcome = train_program(program, options, how, view, signals, topology, None, plans)
             else:
-                with joined(topology, topology.member) as ranks:
+                with joined(
+                    topology, topology.member, lambda: signals.exit_code if signals.stop_asked else None
+                ) as ranks:
                     ranks.heart.endings.append(lambda _: view.end())
                     outcome = train_program(program, options, how, view, signals, topology, ranks)
         finally:
@@ -185,6 +188,8 @@ def train_program(
     shared = _shared(program, topology)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
+    if ranks is not None:
+        view.notice(_describe_sharing(shared.run, ranks.count))
     free = usable_memory(opened.available(), allowed)
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else here)
@@ -194,6 +199,8 @@ def train_program(
     if ranks is not None:
         ranks.doing("reading data")
     data = data if data is not None else open_program_data(program, how.data_root, view)
+    if ranks is not None:
+        ranks.doing(PREPARING)
     digest = run_digest(program, data)
     combine = None
     if ranks is not None:
@@ -283,6 +290,13 @@ def _shared(program: Program, topology: Topology) -> Program:
         leaves_of(program.run.reproducible_over, ranks)
     rounds = topology.exchange == "bf16" and topology.nodes > 1
     return replace(program, ranks=ranks, nodes=topology.nodes, rounds=rounds)
+
+
+def _describe_sharing(run: RunForm, ranks: int) -> str:
+    """How batches are shared out: `ranks      2, each with 2 of 4 microbatches of 32 rows: batches of 127 examples`."""
+    each = split_evenly(run.microbatches, ranks)
+    microbatches = f"{each} of {run.microbatches} microbatches of {run.rows(1)} rows"
+    return f"ranks      {ranks}, each with {microbatches}: batches of {run.batch} examples"
 
 
 def _refuse_rounding(program: Program, variables: Mapping[str, str]) -> None:

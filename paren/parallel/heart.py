@@ -19,7 +19,8 @@ Ending = Callable[[ParenError], None]
 
 class Heart:
     """The signs of one rank. `step` and what it is `doing` are what the training keeps up to date. `endings` are called
-    with the error before this rank is ended for another one's failure.
+    with the error before this rank is ended for another one's failure. While it is `joining` the others, this gives the
+    exit code to end with at once: with None it waits on.
 
     `parent`: the process without which this one ends, None for any. Where no launcher of paren's watches the ranks,
     `watch` looks after some, `tell_agent` gets the error that this rank ends with, and `say` the line about it.
@@ -38,6 +39,7 @@ class Heart:
         self.step: int | None = None
         self._phase = PREPARING
         self.endings: list[Ending] = []
+        self.joining: Callable[[], int | None] | None = None
         self._store = store
         self._watch = watch
         self._parent = parent
@@ -99,6 +101,9 @@ class Heart:
         while not self._over.wait(INTERVAL):
             if self._parent is not None and os.getppid() != self._parent:
                 os._exit(1)  # nobody is left to answer to, and no rank may outlive its run
+            code = self.joining() if self.joining is not None else None
+            if code is not None:
+                os._exit(code)  # without all ranks nothing can be agreed on, and nothing is there to be saved
             try:
                 self._tell()
                 if self._watch is not None:

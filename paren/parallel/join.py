@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,17 +24,19 @@ PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive
 
 
 @contextmanager
-def joined(topology: Topology, member: Member) -> Iterator[Ranks]:
+def joined(topology: Topology, member: Member, stop: Callable[[], int | None]) -> Iterator[Ranks]:
     """A block in which this process is a rank, which begins once every rank has come: it gives signs of life, and tells
-    why it fails. Raises E-DP-007 if the store is not reached.
+    why it fails. `stop` gives the exit code of a stop that was asked for. Raises E-DP-007 if the store is not reached.
 
     An exchange that another rank left is not the cause of anything: then it waits to be ended by its heart, which hears
     of the cause.
     """
     store, own = _open_stores(topology, member)
     heart = _give_heart(topology, member, own)
+    heart.joining = stop
     try:
         groups = Groups(topology, member.rank, store, PATIENCE, heart.meeting)
+        heart.joining = None
         yield Ranks(member.rank, topology.ranks, store, groups, heart)
     except PeerLost as error:
         with heart.meeting():
@@ -73,7 +75,7 @@ def _give_heart(topology: Topology, member: Member, store: Store) -> Heart:
     if member.launcher is not None:
         return Heart(rank, store, parent=member.launcher)
     watched = range(count) if rank == 0 else [(rank + 1) % count]
-    watch = Watch(store, watched, topology.patience, say if rank == 0 else None)
+    watch = Watch(store, watched, topology.patience, say if rank == 0 else None, near=True)
     parent = os.getppid() if member.served else None
     return Heart(rank, store, watch, parent, lambda error: _tell_agent(error, member.error_file), say)
 

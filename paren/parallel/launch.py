@@ -24,7 +24,7 @@ from paren.parallel.topology import OF_NODES, Address, Topology
 from paren.parallel.watch import FROZEN, Watch
 
 PAUSE = 0.1  # seconds between two looks
-ENDING = 10.0  # seconds in which ranks end by themselves after a failure
+REPORTING, NOTING = 10.0, 3.0  # seconds in which a failed rank says why, and rank 0 takes note of it
 REPORT = 100  # last lines of a failed rank that are shown
 STOPPED = (130, 143)  # exit codes of ranks that saved and ended after a signal
 
@@ -54,13 +54,14 @@ def launch(
     store, address = meet(topology)
     said = [tempfile.TemporaryFile() for _ in topology.devices]  # noqa: SIM115  # closed below
     ranks = [_start(topology, place, command, variables, address, file) for place, file in enumerate(said)]
-    watch = Watch(store, range(topology.ranks), topology.patience, say) if topology.node == 0 else None
+    leads = topology.node == 0
+    watch = Watch(store, range(topology.ranks), topology.patience, say, near=False) if leads else None
     try:
         code = _wait(store, ranks, watch, received)
         leave(topology, store)
         return code
     except _Failed as failed:
-        _end(ranks, failed.failure, say)
+        _end(store, ranks, failed.failure, say)
         leave_failed(topology, store)
         raise failed.failure.error() from None
     finally:
@@ -149,12 +150,12 @@ def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
 def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, lives: bool) -> None:
     """Records a failure that the rank did not tell of itself. Its last sign may be of an earlier step; the others,
     which now wait for it, are at the one that it was at."""
+    own = read_sign(store, rank.number)
     before = {each.number: read_sign(store, each.number).count for each in ranks if each.process.poll() is None}
-    deadline = time.monotonic() + 2 * INTERVAL
+    deadline = time.monotonic() + (0.0 if own.step is None else 2 * INTERVAL)
     while time.monotonic() < deadline and any(read_sign(store, each).count == count for each, count in before.items()):
         time.sleep(PAUSE)
     steps = [sign.step for sign in (read_sign(store, each) for each in before) if sign.step is not None]
-    own = read_sign(store, rank.number)
     if own.step is not None:
         own = replace(own, step=max(own.step, *steps))
     Failure(rank.number, socket.gethostname(), own.where, cause, lives).record(store)
@@ -171,14 +172,19 @@ def _is_stopped(rank: _Rank) -> bool:
     return rank.stopped is not None and now - rank.stopped > FROZEN
 
 
-def _end(ranks: Sequence[_Rank], failure: Failure, say: Callable[[str], None]) -> None:
-    """Lets the ranks of this node end by themselves, as their hearts do, and says what led to the failure: the report
-    of the rank that failed, and who waited for it."""
-    deadline = time.monotonic() + ENDING
-    for rank in ranks:
-        if failure.lives and rank.number == failure.rank:
-            rank.process.kill()
-    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:
+def _end(store: Store, ranks: Sequence[_Rank], failure: Failure, say: Callable[[str], None]) -> None:
+    """Ends the ranks of this node, those that have something to do last a little later, and says what led to the
+    failure: the report of the rank that failed, and who waited for it."""
+    begin = time.monotonic()
+    last = {rank.number: 0.0 for rank in ranks}
+    if 0 in last and read_sign(store, 0).count >= 0:
+        last[0] = NOTING
+    if failure.rank in last:
+        last[failure.rank] = 0.0 if failure.lives else REPORTING
+    while alive := [rank for rank in ranks if rank.process.poll() is None]:
+        for rank in alive:
+            if time.monotonic() - begin >= last[rank.number]:
+                rank.process.kill()
         time.sleep(PAUSE)
     for rank in ranks:
         if rank.number == failure.rank:

@@ -11,7 +11,7 @@ import functools
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -79,7 +79,11 @@ class Ranks:
 
     def least(self, free: Available, share: int) -> Available:
         """What every rank has, of whose memory `share` ranks have to take equal parts."""
-        return replace(free, bytes=int(self.gather(np.array([free.bytes // share], np.float64)).min()))
+        sizes = self.gather(np.array([free.bytes // share, free.total], np.uint64))
+        rank, limits = int(sizes[:, 0].argmin()), self.texts(free.limit)
+        least, total = map(int, sizes[rank])
+        others = free.others if rank == self.rank else ""
+        return Available(least, total, f"{limits[rank]} on rank {rank}", others)
 
     def any(self, flag: bool) -> bool:
         return bool(self.gather(np.array([float(flag)])).any())

@@ -16,7 +16,7 @@ from paren.parallel.store import Store
 from paren.parallel.topology import Patience
 
 FROZEN = 10.0  # seconds without a sign after which a rank counts as frozen
-GONE = 4.0  # after which its process is looked for, which its launcher does sooner if it has one
+GONE = 2.0  # after which its process is looked for, where no launcher does so
 SAID, SAID_OF_STEPS = 5.0, 30.0  # seconds of waiting between two lines about it
 
 
@@ -35,7 +35,7 @@ class Watch:
     """Watches some ranks of a run. The first failure that it sees is recorded in the store.
 
     With `say`, it also looks for ranks that are stuck, for which it has to see all ranks of the run, and says whom the
-    others wait for.
+    others wait for. With `near`, it looks for the processes of this machine.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Watch:
         ranks: Iterable[int],
         patience: Patience,
         say: Callable[[str], None] | None,
+        near: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._seen = {rank: _Seen() for rank in ranks}
         self._patience = patience
         self._say = say
+        self._near = near
         self._clock = clock
         self._place = Place.here()
         self._last = clock()
@@ -79,7 +81,7 @@ class Watch:
                 continue
             if seen.silent > FROZEN:
                 self._record(rank, f"it gave no sign of life for {FROZEN:g} s")
-            elif seen.silent > GONE and self._is_gone(read_place(self._store, rank)):
+            elif self._near and seen.silent > GONE and self._is_gone(read_place(self._store, rank)):
                 self._record(rank, "its process is gone")
 
     def _is_gone(self, place: Place) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rank_processes import free_port
-from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, parameters, start, train, write_experiment
+from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, parameters, start, write_experiment
 
 from paren.cli.app import main
 from paren.parallel.route import describe_route
@@ -154,7 +154,7 @@ def test_a_node_that_would_train_something_else_is_refused(
     ends = [finish(process) for process in started]
     for code, said in ends:
         assert code == 1
-        place = f"E-DP-008: rank 1 on {HOST} failed at the start (reading data): E-DP-006: "
+        place = f"E-DP-008: rank 1 on {HOST} failed at the start (preparing): E-DP-006: "
         assert last_line(said).startswith(place + what.partition(" [")[0])
     assert not (tmp_path / "out" / "checkpoints").exists()
 
@@ -207,15 +207,22 @@ def test_help_explains_every_code(number: int, capsys: pytest.CaptureFixture[str
 
 
 def test_memory_is_agreed_on(file: Path, tmp_path: Path) -> None:
-    """Where one node has room for more microbatches a call than the other, both take what fits on both."""
-    port = free_port()
-    sizes = ("1GiB", "430KiB")
-    outs = [tmp_path / f"{size} {index}" for index, size in enumerate(sizes)]
-    started = [
-        start(file, out, "--steps", "4", variables=node(i, port, PAREN_MEMORY=size))
-        for i, (out, size) in enumerate(zip(outs, sizes, strict=True))
-    ]
-    ends = [finish(process) for process in started]
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert "of 430 KiB (PAREN_MEMORY): fits" in ends[0][1]
-    assert train(file, tmp_path / "roomy", "--steps", "4", variables=TWO).exists()
+    """What fits on the node with less memory is what both take, or neither starts."""
+    ends = {}
+    for little in ("200KiB", "436KiB"):
+        port = free_port()
+        started = [
+            start(file, tmp_path / "out", "--steps", "2", variables=node(index, port, PAREN_MEMORY=size))
+            for index, size in enumerate(("1GiB", little))
+        ]
+        ends[little] = [finish(process) for process in started]
+    (code, said), (other_code, other_said) = ends["200KiB"]
+    assert (code, other_code) == (1, 1)
+    assert "KiB, and 200 KiB are free\n" in said
+    assert "\n  note: the limit is the value of PAREN_MEMORY on rank 1\n" in said + other_said
+    assert last_line(said) == last_line(other_said)
+    (code, said), (other_code, _) = ends["436KiB"]
+    assert (code, other_code) == (0, 0), ends
+    assert "KiB planned of 436 KiB (PAREN_MEMORY): fits\n" in said
+    assert "stacking   1 of 4 microbatches a call, the only one\n" in said
+    assert "ranks      2, each with 2 of 4 microbatches of 32 rows: batches of 127 examples\n" in said

@@ -254,6 +254,25 @@ def test_a_stop_signal_is_heard_in_every_phase_and_by_all_ranks(
     assert go_on(file, out) == parameters(long)
 
 
+def test_a_second_signal_ends_all_ranks_at_once(file: Path, long: Path) -> None:
+    out = file.parent / "stopped twice"
+    process = start(file, out, *ONE, *LONG, variables={"FAULT": "sleep@0:evaluate", **TWO})
+    end = time.monotonic() + LIMIT
+    while phase_of(out) != "evaluating" and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    said = ""
+    while "stopping at the next step border" not in said:
+        said += process.stderr.readline() if process.stderr is not None else ""
+    process.send_signal(signal.SIGTERM)
+    code, rest = finish(process)
+    assert (code, rest.strip().splitlines()[-1]) == (143, "stopped at once; the last checkpoint stands")
+    while running(out) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not running(out)
+    assert go_on(file, out) == parameters(long)
+
+
 # Under torchrun -------------------------------------------------------------------------------------------------------
 
 
@@ -262,12 +281,13 @@ def test_a_stop_signal_is_heard_in_every_phase_and_by_all_ranks(
     [
         ("stop@2:step3", "it gave no sign of life for 10 s"),
         ("kill@0:step3", "its process is gone"),
+        ("sleep@1:step3", "the others waited 40 s for it, the limit of PAREN_STEP_TIMEOUT"),
         ("raise@3:evaluate", "ValueError: provoked by a test"),
     ],
 )
 def test_under_torchrun_the_ranks_watch_each_other(file: Path, long: Path, fault: str, cause: str) -> None:
     out = file.parent / f"torchrun {fault}"
-    said = fail(file, out, fault, torchrun=4)
+    said = fail(file, out, fault, torchrun=4, PAREN_STEP_TIMEOUT="40")
     rank, place = fault[-7] if fault.endswith("step3") else fault[6], "in step 3" if "step" in fault else "after step 3"
     lines = [line for line in said.splitlines() if line.startswith("E-DP-008: ")]
     named = f"E-DP-008: rank {fault.split('@')[1][0]} on {HOST} failed {place}"

@@ -79,16 +79,3 @@ def test_a_resume_on_as_many_ranks_has_the_same_bits(file: Path, two: Path) -> N
     train(file, out, "--stacking", "1", "--steps", "3", variables=TWO)
     train(file, out, "--resume", "latest", variables=TWO)
     assert parameters(out) == parameters(two)
-
-
-def test_a_resume_on_another_number_of_ranks_is_refused_or_goes_on_from_the_same_place(file: Path, alone: Path) -> None:
-    out = file.parent / "moved"
-    train(file, out, "--stacking", "1", "--steps", "4", variables=TWO)
-    code, said = finish(start(file, out, "--resume", "latest"))
-    assert code == 1
-    assert (
-        f"E-DP-002: going on from {out}/checkpoints/000004 would not be bit-exact: ranks 2 there and 1 here\n"
-        "  fix: resume on as many ranks and nodes, or accept other bits with --allow-new-layout\n"
-    ) in said
-    train(file, out, "--resume", "latest", "--allow-new-layout")
-    assert_same_training(out, alone)

@@ -49,7 +49,7 @@ class Scene:
         for rank in range(count):
             Place(f"host-{rank}", 0, "").tell(self.store, rank)
         say = self.lines.append if says else None
-        self.watch = Watch(self.store, range(count), patience or Patience(50, 60, 90), say, lambda: self.now)
+        self.watch = Watch(self.store, range(count), patience or Patience(50, 60, 90), say, True, lambda: self.now)
 
     def pass_seconds(self, seconds: int) -> None:
         for _ in range(seconds):

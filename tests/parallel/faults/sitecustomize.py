@@ -5,8 +5,8 @@ FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `data`, `compile
 seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state). SIGUSR1 raises an
 error wherever a rank is.
 
-With SEEN, a folder, each rank writes there which examples it trains on: `RANK` holds a line of `POSITION ID ID...` for
-each step.
+With SEEN, a folder, each rank writes there what it computes: `RANK.trained` holds a line of `POSITION ID ID...` for
+each step, `RANK.evaluated` the labels of the examples of each call of an evaluation.
 """
 
 import os
@@ -93,11 +93,17 @@ def record(folder: Path, rank: str) -> None:
 
     def note(engine: CompiledEngine, batch: Any, number: int) -> None:
         rows = [batch.indices[each.rows[each.valid > 0]] for each in batch.microbatches]
-        ids = [str(index) for part in rows for index in part]
-        with (folder / rank).open("a") as file:
-            file.write(" ".join([str(batch.position), *ids]) + "\n")
+        write("trained", [batch.position, *(index for part in rows for index in part)])
+
+    def note_evaluated(engine: CompiledEngine, microbatch: Any) -> None:
+        write("evaluated", microbatch.fields["label"][microbatch.valid > 0].reshape(-1))
+
+    def write(kind: str, values: Any) -> None:
+        with (folder / f"{rank}.{kind}").open("a") as file:
+            file.write(" ".join(str(value) for value in values) + "\n")
 
     before(CompiledEngine, "step", note)
+    before(CompiledEngine, "evaluate", note_evaluated)
 
 
 def main() -> None:
@@ -105,7 +111,6 @@ def main() -> None:
     if launches:
         return
     rank = os.environ.get("RANK", "0")
-    signal.signal(signal.SIGUSR1, raise_here)
     for fault in os.environ.get("FAULT", "").split():
         kind, _, rest = fault.partition("@")
         chosen, _, place = rest.partition(":")
@@ -113,6 +118,7 @@ def main() -> None:
             install(kind, place)
     if "SEEN" in os.environ:
         record(Path(os.environ["SEEN"]), rank)
+    signal.signal(signal.SIGUSR1, raise_here)  # last, as errors of this module end nothing
 
 
 main()
