@@ -84,7 +84,7 @@ class Planning:
 
 
 PLAIN = Planning()
-MOST_KEPT = 256  # plans; those of one program are about ten
+MOST_KEPT = 48  # plans, those asked for last; a program has about ten, of up to 2 MB
 
 _kept: dict[tuple[object, ...], Plan] | None = None
 
@@ -109,11 +109,13 @@ def plan_graph(
     if _kept is None:
         return _plan(graph, written_slots, planning, held)
     key = (graph_key(graph), tuple(written_slots), planning, repr(held))
-    if key not in _kept:
+    plan = _kept.pop(key, None)
+    if plan is None:
+        plan = _plan(graph, written_slots, planning, held)
         if len(_kept) >= MOST_KEPT:
             del _kept[next(iter(_kept))]
-        _kept[key] = _plan(graph, written_slots, planning, held)
-    return _kept[key]
+    _kept[key] = plan
+    return plan
 
 
 def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held: Held) -> Plan:

@@ -30,6 +30,7 @@ from paren.train.signals import StopSignals
 from paren.train.state import Json
 
 MODEL = "model"
+MOST_LOADED = 400  # pieces of code; a small network has about twenty, of 20 KB
 ALONE = Topology(1, 0, (0,), None, Patience(), "f32", None)
 
 
@@ -108,6 +109,12 @@ class Trainer:
             self._last = None
             self._last = same, read_data(job.program, self.root, view)
         return self._last[1]
+
+    def renew_device(self) -> None:
+        """Lets the CPU be opened anew where many different networks have left their code in its memory."""
+        device: Device | None = self.__dict__.get("device")
+        if device is not None and not device.own_memory and device.compiled + device.reused > MOST_LOADED:
+            del self.device
 
     def close_data(self) -> None:
         """Gives the memory of data back."""

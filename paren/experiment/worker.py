@@ -90,6 +90,7 @@ class Worker:
             attempt.fail(None, message, "".join(traceback.format_exception(error)))
         else:
             attempt.end(DONE)
+        self.trainer.renew_device()
         return True
 
 

@@ -14,9 +14,11 @@ import pytest
 from experiment.studies import Shown, files_below, states, weights, write_study
 
 from paren import api
+from paren.experiment import training
 from paren.experiment.events import Event
 from paren.experiment.job_files import JobStatus, write_job_status
 from paren.experiment.jobs import Job
+from paren.runtime.device import open_device
 from paren.text.errors import ParenError
 
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
@@ -332,3 +334,14 @@ def test_a_job_that_fails_elsewhere_meanwhile_is_not_tried_again(tmp_path: Path,
             train(path, out, view)
         assert raised.value.notes[0].message.startswith("rate 0.001: it went wrong elsewhere (")
     assert bool([event for event in view.events if event.kind == "running"]) is tried
+
+
+def test_a_device_that_is_opened_anew_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_study(tmp_path / "s", "(defsweep (hidden [5] [6]) (rate 1e-3))")
+    train(path, tmp_path / "one")
+    opened: list[str] = []
+    monkeypatch.setattr(training, "MOST_LOADED", 0)
+    monkeypatch.setattr(training, "open_device", lambda *given: opened.append(given[0]) or open_device(*given))
+    train(path, tmp_path / "many")
+    assert opened == ["cpu"] * 4
+    assert weights(tmp_path / "many") == weights(tmp_path / "one")
