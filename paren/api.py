@@ -28,10 +28,12 @@ from paren.inspect.stages import SHOWN
 from paren.ir.program import Program, Value
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
+from paren.parallel.topology import find_topology
+from paren.parallel.visible import ordinal_of, visible_devices
 from paren.pipeline import Planning
 from paren.plan.traits import CUDA, traits_of
 from paren.restored import sample
-from paren.run import How, Run, default_out, package_versions, run_program
+from paren.run import How, Run, default_out, package_versions, run_program, shared_program
 from paren.runtime.device import open_device
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory
@@ -125,7 +127,8 @@ class Experiment:
         there, by its name (`h100-80g`) or by its memory (`24GiB`) and architecture (`sm_90`), for which the kernels
         are compiled where NVRTC is installed. Trains nothing.
 
-        With both `device` and `memory`, the device has only so much memory; if it is `cuda`, it need not be there.
+        On this machine it is the report of one of the ranks that the environment asks for. With both `device` and
+        `memory`, the device has only so much memory; if it is `cuda`, it need not be there.
         `stacking`, `patterns` and `tf32` as for `run`; without a stacking the predicted one is taken, which a run may
         measure instead.
         """
@@ -143,11 +146,15 @@ class Experiment:
             gain = what_cudnn_changes(candidate.program, candidate.plans, target.limits)
             return explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
         environment = read_environment()
-        opened = open_device(device or environment.device, threads, environment.cache / "kernels", tf32)
+        name = device or environment.device
+        topology = find_topology(environment.ranks, visible_devices(name), ordinal_of(name))
+        opened = open_device(name, threads, environment.cache / "kernels", tf32)
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
-        first = self._first(Planning(patterns, traits=traits_of(opened.name)), target.memory)
+        shared = shared_program(self.program, topology)
+        planning, plans = Planning(patterns, traits=traits_of(opened.name)), lambda: self.plans
+        first = first_candidate(shared, planning, target.memory, plans if shared is self.program else None)
         choice = predict(first, stacking, target.memory, target.limits)
         # Copies of the state lie in the host's memory.
         room = target.memory if size is not None else target.memory // 2

@@ -147,7 +147,7 @@ def start_ranks(
     say: Callable[[str], None],
 ) -> Run:
     """Trains a program on ranks that this process starts, as `run_program` does. `say` shows a line about them."""
-    _shared(program, topology)  # what cannot be shared out is refused before any rank starts
+    shared_program(program, topology)  # what cannot be shared out is refused before any rank starts
     _refuse_rounding(program, read_environment().ranks)
     command = _command(program, overrides, options, how)
     try:
@@ -185,7 +185,7 @@ def train_program(
         opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
-    shared = _shared(program, topology)
+    shared = shared_program(program, topology)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
     if ranks is not None:
@@ -278,7 +278,7 @@ def _command(program: Program, overrides: Sequence[str], options: RunOptions, ho
     return command + options.arguments + how.arguments
 
 
-def _shared(program: Program, topology: Topology) -> Program:
+def shared_program(program: Program, topology: Topology) -> Program:
     """The program for these ranks: where the file gives no number of microbatches, one for each of them."""
     ranks = topology.ranks
     if ranks == 1:

@@ -393,3 +393,14 @@ def test_what_cudnn_would_change_on_a_card(target: dict[str, str], text: str) ->
 def test_without_attention_cudnn_changes_nothing(gpt: Experiment) -> None:
     """Also where it is computed in float32, which no library takes."""
     assert gpt.explain(card="h100-80g", stacking=1).fallbacks == ()
+
+
+def test_the_report_is_of_one_of_the_ranks_that_are_asked_for(
+    gpt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    monkeypatch.setenv("PAREN_DEVICES", "0,1")
+    report = gpt.explain(device="cpu", stacking=1)
+    assert report.program.ranks == 2
+    assert report.memory.parts["exchange"] > 0
+    assert re.search(r"\bexchange [0-9]", str(report))
