@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paren import restored, run
+from paren import api, restored, run
 from paren.ir.op import Array
 from paren.plan.traits import CPU
 from paren.runtime.array import DeviceArray
@@ -98,7 +98,8 @@ def hidden() -> Iterator[list[HiddenDevice]]:
         return opened[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "open_device", open_hidden)
-        patch.setattr(run, "traits_of", lambda _name: HIDDEN)
+        for module in (api, run):
+            patch.setattr(module, "open_device", open_hidden)
+            patch.setattr(module, "traits_of", lambda _name: HIDDEN)
         patch.setattr(restored, "traits_of", lambda _name: HIDDEN)
         yield opened

@@ -154,7 +154,7 @@ def parse_fields(compiler: Compiler, form: Form, names_what: str) -> tuple[Field
         label, type_form, shape_form = item.items
         if not isinstance(label, Symbol) or not isinstance(type_form, Symbol):
             raise ParenError("E-FORM-006", what, item.span)
-        known = {dtype.value: dtype for dtype in DType if dtype is not DType.BFLOAT16}
+        known = {dtype.value: dtype for dtype in DType if not dtype.is_short}
         dtype = known.get(type_form.name)
         if dtype is None:
             hint = did_you_mean(type_form.name, known)

@@ -17,9 +17,6 @@ from paren.cli.app import main
 from paren.inspect.stages import SHOWN
 from paren.text.codes import CODES
 
-LATER_COMMANDS = ("plan", "train", "analyze", "verify", "prune", "results", "report")
-LATER_OPTIONS = ("--parallel", "--workers")
-
 
 def small_with(old: str, new: str) -> str:
     assert old in SMALL
@@ -130,20 +127,6 @@ def test_cuda_is_refused_and_auto_says_why_it_is_the_cpu(tmp_path: Path) -> None
     chosen = paren(tmp_path, "run", "f.paren", "--device", "auto")
     assert (chosen.code, chosen.out) == (0, "outputs/f\n")
     assert chosen.err.splitlines()[0].startswith("device cpu: auto: the CPU, because ")
-
-
-@pytest.mark.parametrize("command", LATER_COMMANDS)
-def test_commands_of_later_versions_are_wrong_use(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert main([command, "x.paren"]) == 2
-    assert capsys.readouterr().err.startswith(f"E-CLI-001: no command `{command}`")
-
-
-@pytest.mark.parametrize("option", LATER_OPTIONS)
-def test_options_of_later_versions_are_wrong_use(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    for command in ("run", "explain"):
-        assert main([command, "x.paren", option, "1"]) == 2
-        near = " (did you mean --profile?)" if (command, option) == ("run", "--parallel") else ""
-        assert capsys.readouterr().err == f"E-CLI-001: no option `{option}`{near}\n  fix: paren {command} --help\n"
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -87,8 +87,9 @@ def test_casts_have_the_bits_of_the_cpu() -> None:
         for target in DType:
             values = filled(np.random.default_rng(4), source, 208)
             if source.is_float:
-                values[:8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 0.5]
-                values = values * values.dtype.type(50)
+                with np.errstate(over="ignore"):
+                    values[:8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 0.5]
+                    values = values * values.dtype.type(50)
             found.append((elementwise("cast", [source], target, 208), [values]))
     as_on_the_cpu(found)
 
@@ -188,7 +189,7 @@ def test_reductions(kind: str, along: str) -> None:
 def test_reductions_of_every_type(kind: str, along: str) -> None:
     runs, wanted = [], []
     for dtype in DType:
-        if dtype is HALF or (kind == "sum" and dtype is DType.BOOL):
+        if dtype.is_short or (kind == "sum" and dtype is DType.BOOL):
             continue
         x = filled(np.random.default_rng(1), dtype, 80 * 144).reshape(80, 144)
         right = FUNCTIONS[kind](x, axis=1 if along == "row" else 0)

@@ -27,8 +27,8 @@ CASES: list[tuple[Node, str, str | None]] = [
     (attention(((5, 2, 3, 256), (5, 2, 256), (5, 2, 256))), "bfloat16", None),
     (attention(((2, 5, 2, 3, 8), (2, 9, 2, 8), (2, 9, 2, 8)), causal=False), "bfloat16", None),
     (attention(dtype=DType.BFLOAT16), "off", None),
-    (attention(), "off", "it is in float32, and the step of the library in bfloat16"),
-    (attention(dtype=DType.FLOAT64), "bfloat16", "the step of the library is in bfloat16, not float64"),
+    (attention(), "off", "it is in float32, and the step of the library in bfloat16 or float16"),
+    (attention(dtype=DType.FLOAT64), "bfloat16", "the step of the library is in bfloat16 or float16, not float64"),
     (
         attention(((5, 2, 3, 16), (5, 2, 16), (5, 2, 8))),
         "bfloat16",

@@ -257,7 +257,7 @@ def test_memory_that_libraries_take() -> None:
     ("model", "precision", "reason"),
     [
         ("causal", "bfloat16", None),
-        ("causal", "off", "it is in float32, and the step of the library in bfloat16"),
+        ("causal", "off", "it is in float32, and the step of the library in bfloat16 or float16"),
     ],
 )
 def test_a_report_says_what_was_decided(model: str, precision: str, reason: str | None) -> None:
