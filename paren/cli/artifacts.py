@@ -11,7 +11,7 @@ import typer
 from paren.cli.options import Json
 from paren.cli.output import print_json, print_result
 from paren.text.errors import ParenErrors
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 
 Root = Annotated[
     Path, typer.Argument(metavar="OUT", help="The output folder of a study.", exists=True, file_okay=False)
@@ -42,7 +42,7 @@ def verify(out: Root, json: Json = False) -> None:
     if json:
         print_json({"artifacts": found.artifacts, "bytes": found.size})
     else:
-        what = "1 artifact" if found.artifacts == 1 else f"{found.artifacts} artifacts"
+        what = count_of(found.artifacts, "artifact")
         print_result(f"{what} of {show_bytes(found.size)}: every byte is as it was published")
 
 

@@ -12,6 +12,7 @@ from paren.data.digest import digest_of, reporting_cache_errors, write_atomicall
 from paren.data.splits import TRAIN, VALIDATION
 from paren.ir.program import Bound, Field, RunForm
 from paren.text.errors import Note, ParenError, Report
+from paren.text.size import count_of
 from paren.text.source import Span
 
 
@@ -48,14 +49,10 @@ def _check_sizes(dataset: Dataset, run: RunForm) -> Iterator[ParenError]:
     elif (count := dataset.splits[TRAIN].count) < run.batch:
         yield ParenError(
             "E-DATA-018",
-            f"split {TRAIN} has {_counted(count, 'sample')}, fewer than one batch of {run.batch}",
+            f"split {TRAIN} has {count_of(count, 'sample')}, fewer than one batch of {run.batch}",
             run.spans.get("batch"),
             fix=f"set :batch to {count} or less, or supply more data",
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _check_values(

@@ -69,11 +69,6 @@ def is_study(program: Program) -> bool:
     return bool(study.sweep or study.cohort or study.grid or study.analyses)
 
 
-def count_of(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def make_jobs(program: Program, overrides: Sequence[str]) -> tuple[Job, ...]:
     """The jobs of a program that was evaluated with these `--set` texts. None of them is evaluated yet."""
     baseline = _settings(program)

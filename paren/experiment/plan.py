@@ -15,7 +15,7 @@ from paren.experiment.analysis.costs import check_limits, costs
 from paren.experiment.job_analysis import functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import JOB, read_job
-from paren.experiment.jobs import RUNS, Job, check_jobs, count_of, make_jobs
+from paren.experiment.jobs import RUNS, Job, check_jobs, make_jobs
 from paren.experiment.launch import Launch
 from paren.experiment.python.functions import check_functions
 from paren.experiment.standing import open_whole, recorded_model
@@ -26,7 +26,7 @@ from paren.forecast.stacking import first_candidate
 from paren.ir.program import Program
 from paren.pipeline import Planning, keeping_plans
 from paren.plan.traits import traits_of
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 from paren.train.status import read_status
 
 CACHED, TO_MAKE, ASSUMED = "cached", "to make", "cached, if its data have not changed"

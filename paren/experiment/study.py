@@ -9,7 +9,7 @@ from pathlib import Path
 from paren.environment import OF_RANKS, inherited_variables, read_environment
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, STATUS, announce_job, read_job_status, write_study
-from paren.experiment.jobs import Job, check_jobs, count_of, make_jobs
+from paren.experiment.jobs import Job, check_jobs, make_jobs
 from paren.experiment.launch import Launch
 from paren.experiment.progress import SilentStudy, StudyView
 from paren.experiment.python.functions import Functions, check_functions
@@ -27,6 +27,7 @@ from paren.run import How, package_versions
 from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import Note, ParenError, ParenErrors
+from paren.text.size import count_of
 from paren.train.signals import StopSignals
 
 MOST_NAMED = 8  # jobs that a message names

@@ -9,6 +9,7 @@ from functools import cached_property
 from paren.lang.value import Value
 from paren.text.errors import ParenError, did_you_mean
 from paren.text.forms import Form, Keyword, List, Symbol
+from paren.text.size import count_of
 from paren.text.source import Source, Span
 
 
@@ -173,7 +174,7 @@ def check_call(
 
 def count(number: int, noun: str) -> str:
     """`1 argument`, `2 arguments`, `no arguments`."""
-    return f"{number if number else 'no'} {noun}{'' if number == 1 else 's'}"
+    return count_of(number, noun) if number else f"no {noun}s"
 
 
 def _key(site: Site, key: str, place: Span) -> Span:

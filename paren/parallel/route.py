@@ -6,6 +6,7 @@ import ipaddress
 import socket
 
 from paren.parallel.topology import Address
+from paren.text.errors import system_reason
 
 
 def describe_route(address: Address) -> list[str]:
@@ -13,7 +14,7 @@ def describe_route(address: Address) -> list[str]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        return [f"this machine does not know the host {address.host} ({_reason(error)})"]
+        return [f"this machine does not know the host {address.host} ({system_reason(error)})"]
     family, _, _, _, target = found[0]
     number = str(target[0])
     lines = []
@@ -39,7 +40,3 @@ def own_address(family: int, target: tuple[str, int]) -> str:
 def is_loopback(number: str) -> bool:
     """Whether a numeric address never leaves its machine."""
     return ipaddress.ip_address(number.partition("%")[0]).is_loopback
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from paren.environment import AGENT_FILE, AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
+from paren.text.size import count_of
 
 OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
 EXCHANGES = ("f32", "bf16")
@@ -110,7 +111,7 @@ def find_topology(variables: Mapping[str, str], visible: Visible, ordinal: int |
     if ordinal is not None and (found.ranks > 1 or listed is not None):
         raise ParenError(
             "E-DP-001",
-            f"device {visible.kind}:{ordinal} names one device, and the run has {_count(found.ranks, 'rank')}",
+            f"device {visible.kind}:{ordinal} names one device, and the run has {count_of(found.ranks, 'rank')}",
             fix=f"use {visible.kind}; each rank takes its own device",
         )
     return found
@@ -126,7 +127,7 @@ def split_evenly(microbatches: int, ranks: int) -> int:
     nearest = f"{below}" if above is None else f"{below} or {above}"
     raise ParenError(
         "E-DP-003",
-        f"{ranks} ranks cannot share {_count(microbatches, 'microbatch', 'microbatches')} evenly",
+        f"{ranks} ranks cannot share {count_of(microbatches, 'microbatch', 'microbatches')} evenly",
         fix=f"take {nearest} of them, or choose :microbatches that {ranks} divides",
     )
 
@@ -162,7 +163,7 @@ def _all(visible: Visible, ordinal: int | None) -> tuple[int, ...]:
 
 def _devices(message: str, visible: Visible) -> ParenError:
     names = {"cpu": ("processor", "processors"), "cuda": ("GPU", "GPUs")}[visible.kind]
-    seen = f"visible: {_count(visible.count, *names)}"
+    seen = f"visible: {count_of(visible.count, *names)}"
     if visible.count > 1:
         seen += f", ordinals 0 to {visible.count - 1}"
     notes = [Note(seen)] + ([Note(visible.limit)] if visible.limit else [])
@@ -200,11 +201,11 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     if listed is not None and len(listed) != here:
         raise ParenError(
             "E-DP-009",
-            f"PAREN_DEVICES lists {_count(len(listed), 'device')}, torchrun started {_count(here, 'rank')} here",
+            f"PAREN_DEVICES lists {count_of(len(listed), 'device')}, torchrun started {count_of(here, 'rank')} here",
             fix=f"list {here}, or start torchrun with --nproc-per-node {len(listed)}",
         )
     if listed is None and visible.kind == "cuda" and here > visible.count:
-        raise _devices(f"this node has {here} ranks for {_count(visible.count, 'visible GPU')}", visible)
+        raise _devices(f"this node has {here} ranks for {count_of(visible.count, 'visible GPU')}", visible)
     devices = listed if listed is not None else tuple(range(here)) if visible.kind == "cuda" else (0,) * here
     served = given.get(AGENT_STORE) == "True"
     launcher = _whole(given, "PAREN_LAUNCHER") if "PAREN_LAUNCHER" in given else None
@@ -231,7 +232,7 @@ def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
     node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
     rendezvous = _address(given["PAREN_RENDEZVOUS"]) if "PAREN_RENDEZVOUS" in given else None
     if node is not None and node >= nodes:
-        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and the {_count(nodes, 'node')} count from 0")
+        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and the {count_of(nodes, 'node')} count from 0")
     if nodes == 1:
         return 1, 0, None
     missing = [name for name, value in (("PAREN_NODE_RANK", node), ("PAREN_RENDEZVOUS", rendezvous)) if value is None]
@@ -284,7 +285,3 @@ def _exchange(given: Mapping[str, str], visible: Visible) -> str:
 def _of_nodes(message: str) -> ParenError:
     fix = "set PAREN_NODES, PAREN_NODE_RANK (0 to nodes - 1) and PAREN_RENDEZVOUS (host:port of node 0) on every node"
     return ParenError("E-DP-005", message, fix=fix)
-
-
-def _count(number: int, one: str, several: str | None = None) -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"

@@ -142,6 +142,11 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def system_reason(error: OSError) -> str:
+    """What the system says of an operation that it refused, as part of a sentence: `no space left on device`."""
+    return (error.strerror or str(error)).lower()
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is spelt most like `name`, if one is near."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)

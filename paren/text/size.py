@@ -1,4 +1,4 @@
-"""Sizes in bytes as people read them."""
+"""Sizes in bytes, and counts of things, as people read them."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def show_bytes(count: int) -> str:
         if value < 999.5 or unit == UNITS[-1]:
             return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
     raise AssertionError("the last unit returns")
+
+
+def count_of(number: int, one: str, several: str | None = None) -> str:
+    """`1 job`, `2 jobs`; `several` where an s does not make the plural."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from paren.ir.program import Best
 from paren.runtime.array import AnyArray
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 from paren.train.manifest import FILE
 from paren.train.places.place import Place
 from paren.train.state import BestRecord, LoopState
@@ -69,8 +69,7 @@ class BestStore:
     def _refused(self, name: str, error: OSError) -> ParenError:
         return ParenError(
             "E-CKPT-008",
-            f"the best parameters {self.folder.child(name)} could not be written "
-            f"({(error.strerror or str(error)).lower()})",
+            f"the best parameters {self.folder.child(name)} could not be written ({system_reason(error)})",
             fix="make room or make the folder writable, then continue with --resume latest",
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from paren.ir.op import Array
 from paren.parallel.carried import ROLE as CARRIED
 from paren.runtime.array import AnyArray
-from paren.text.errors import Note, ParenError, Report
+from paren.text.errors import Note, ParenError, Report, system_reason
 from paren.text.size import show_bytes
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.places.place import Draft, Place
@@ -367,4 +367,4 @@ def _compare(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], exact: bool)
 def _reason(error: OSError | ParenError) -> str:
     if isinstance(error, ParenError):
         return error.message
-    return (error.strerror or str(error)).lower()
+    return system_reason(error)

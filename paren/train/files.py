@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import BinaryIO
 
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 
 Bytes = bytes | memoryview
 
@@ -86,7 +86,8 @@ def write_atomically(files: Files, path: Path, content: bytes, *, durable: bool 
 
 def not_writable(path: Path, error: OSError) -> ParenError:
     """E-RUN-005, with the system's reason."""
-    reason = (error.strerror or str(error)).lower()
     return ParenError(
-        "E-RUN-005", f"{path} is not writable ({reason})", fix="take another --out, or make the folder writable"
+        "E-RUN-005",
+        f"{path} is not writable ({system_reason(error)})",
+        fix="take another --out, or make the folder writable",
     )

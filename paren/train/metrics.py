@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 from paren.train.files import json_bytes
 from paren.train.state import Json
 
@@ -87,10 +87,9 @@ class MetricsWriter:
             while done < len(lines):
                 done += self._file.write(lines[done:]) or 0
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
             raise ParenError(
                 "E-RUN-012",
-                f"{self._path} could not be written ({reason})",
+                f"{self._path} could not be written ({system_reason(error)})",
                 fix="make room, then continue with --resume latest",
             ) from error
         self._size += len(lines)

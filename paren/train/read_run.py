@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.ir.op import Array
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 from paren.train.best import KEPT_ROLES
 from paren.train.checkpoint import CheckpointStore, restore
 from paren.train.manifest import FILE as MANIFEST
@@ -63,8 +63,9 @@ def _lines(out: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ParenError("E-RUN-014", f"{path} cannot be read ({reason})", fix="give the directory of a run") from error
+        raise ParenError(
+            "E-RUN-014", f"{path} cannot be read ({system_reason(error)})", fix="give the directory of a run"
+        ) from error
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             record = json.loads(line)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paren.runtime.array import AnyArray
-from paren.text.errors import ParenError, Report, did_you_mean
+from paren.text.errors import ParenError, Report, did_you_mean, system_reason
 from paren.text.source import Span
 from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_into
 
@@ -28,8 +28,7 @@ def load_weights(
                 file.seek(entries[name].begin)
                 read_into(file, parameters[parameter])
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ParenError("E-START-001", f"the weights {path} cannot be read ({reason})", span) from error
+        raise ParenError("E-START-001", f"the weights {path} cannot be read ({system_reason(error)})", span) from error
     except MalformedFile as error:
         raise ParenError("E-START-001", f"{path} is no safetensors file: {error}", span) from error
     return sorted(entries.keys() - set(sources.values()))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paren.parallel.sign import TRAINING
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 from paren.train.files import Files, json_bytes, write_atomically
 
 FILE = "status.json"
@@ -80,7 +80,7 @@ class StatusFile:
         except OSError as error:
             raise ParenError(
                 "E-RUN-012",
-                f"{self.out / FILE} could not be written ({(error.strerror or str(error)).lower()})",
+                f"{self.out / FILE} could not be written ({system_reason(error)})",
                 fix="make room, then continue with --resume latest",
             ) from error
 

@@ -11,6 +11,7 @@ from paren.experiment.report.groupings import groupings, legend
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.thinning import thin
 from paren.experiment.results.recorded import Recorded
+from paren.text.size import count_of
 from paren.train.metrics import MEASURED_SERIES
 
 # Points of one chart, over all its lines; a line has at least the second and at most the third.
@@ -54,6 +55,6 @@ def _chart(recorded: Recorded, name: str, colours: Sequence[str]) -> Html | None
     if not lines:
         return None
     last = sorted(line.values[-1] for line in lines)
-    about = f"{name} over steps, {len(lines)} {'line' if len(lines) == 1 else 'lines'}, last values {last[0]:.4g}"
+    about = f"{name} over steps, {count_of(len(lines), 'line')}, last values {last[0]:.4g}"
     about += f" to {last[-1]:.4g}" if len(last) > 1 else ""
     return line_chart(name, lines, colours, about, f" · {left_out} infinite, not drawn" if left_out else "")

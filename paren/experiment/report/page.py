@@ -19,6 +19,7 @@ from paren.experiment.report.times import read_time, seconds_of, show_time
 from paren.experiment.results.figures import show_number, show_seconds
 from paren.experiment.results.recorded import Recorded, RecordedJob, number_of, read_recorded
 from paren.experiment.results.table import look_up, numbers, series_columns
+from paren.text.size import count_of
 from paren.train.files import Files, not_writable, write_atomically
 
 FILE = "report.html"
@@ -84,9 +85,7 @@ def _asset(name: str) -> str:
 
 def _subtitle(recorded: Recorded) -> str:
     """What it is, and when it began and ended."""
-    kind = (
-        f"study of {len(recorded.jobs)} {'job' if len(recorded.jobs) == 1 else 'jobs'}" if recorded.is_study else "run"
-    )
+    kind = f"study of {count_of(len(recorded.jobs), 'job')}" if recorded.is_study else "run"
     times = [
         (time, text)
         for job in recorded.jobs

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 from paren.train.files import json_bytes
 from paren.train.status import now
 
@@ -205,10 +205,9 @@ def sweep(root: Path, host: str | None = None) -> None:
 
 def not_writable(path: Path, error: OSError) -> ParenError:
     """E-STORE-003, with the system's reason."""
-    reason = (error.strerror or str(error)).lower()
     return ParenError(
         "E-STORE-003",
-        f"{path} cannot be written ({reason})",
+        f"{path} cannot be written ({system_reason(error)})",
         fix="make room or make the folder writable, then start again: what is finished is kept",
     )
 

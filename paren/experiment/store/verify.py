@@ -11,7 +11,7 @@ from pathlib import Path
 from paren.experiment.store.artifact import changed_files, damaged, read_artifact
 from paren.experiment.store.prune import job_folders, references
 from paren.experiment.store.store import Store
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, system_reason
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _verify(folder: Path) -> tuple[int, ParenError | None]:
     except ParenError as error:
         return 0, error
     except OSError as error:
-        return 0, damaged(folder, f"it cannot be read ({(error.strerror or str(error)).lower()})")
+        return 0, damaged(folder, f"it cannot be read ({system_reason(error)})")
     return size, damaged(folder, f"{changed[0]} has other bytes than were published") if changed else None
 
 
