@@ -195,9 +195,7 @@ def sweep(root: Path, host: str | None = None) -> None:
             continue
         probe = folder / f".{start}.{machine}-probe"
         probe.touch()
-        found = _read(lease)
-        if lease.exists() and not (found is not None and found.machine != machine and _is_fresh(lease, probe)):
-            _remove(lease, found, probe)
+        _remove_if_dead(lease, machine, probe)
         for left in folder.glob(f".{glob.escape(start)}.{machine}-*"):
             left.unlink()
         _free(lock, descriptor)
@@ -286,33 +284,37 @@ def _take(lease: Path, holder: Holder) -> bool:
             with contextlib.suppress(FileExistsError):
                 os.link(written, lease)
                 return True
-            found = _read(lease)
-            if found is not None and found.machine != holder.machine and _is_fresh(lease, written):
+            if not _remove_if_dead(lease, holder.machine, written):
                 return False
-            _remove(lease, found, written)
     finally:
         written.unlink(missing_ok=True)
 
 
-def _remove(lease: Path, found: Holder | None, written: Path) -> None:
-    """Takes a dead lease away. Two hosts may do so at once: the second would take the first one's new lease, so it
-    looks at what it took and puts that back."""
-    taken = written.with_name(f"{written.name}-old")
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(lease, taken)
-        if _read(taken) != found:
-            with contextlib.suppress(FileExistsError):
-                os.link(taken, lease)
-        taken.unlink()
+def _remove_if_dead(lease: Path, machine: str, written: Path) -> bool:
+    """Takes a dead lease away; gives False for a live one of another host: one that was touched within `LEASE` seconds
+    before `written` is, by the clock of the file system.
 
-
-def _is_fresh(lease: Path, written: Path) -> bool:
-    """Whether the lease was touched within `LEASE` seconds before `written` is, by the clock of the file system."""
+    A lease that was let go of meanwhile is none: what stands under its name next is not touched. Two hosts may take the
+    same one away at once: the second would take the first one's new lease, so it looks at what it took and puts that
+    back."""
     try:
+        found = _parse(lease.read_bytes())
         os.utime(written)
-        return os.stat(written).st_mtime - os.stat(lease).st_mtime < LEASE
+        if (
+            found is not None
+            and found.machine != machine
+            and os.stat(written).st_mtime - os.stat(lease).st_mtime < LEASE
+        ):
+            return False
+        taken = written.with_name(f"{written.name}-old")
+        os.rename(lease, taken)
     except FileNotFoundError:
-        return False
+        return True
+    if _read(taken) != found:
+        with contextlib.suppress(FileExistsError):
+            os.link(taken, lease)
+    taken.unlink()
+    return True
 
 
 def _lives(lease: Path, holder: Holder, machine: str) -> bool:
@@ -333,8 +335,16 @@ def _lives(lease: Path, holder: Holder, machine: str) -> bool:
 
 
 def _read(lease: Path) -> Holder | None:
-    """The holder; None without a lease, or where a crash of the machine left half of one."""
+    """The holder; None without a lease that can be read."""
     try:
-        return Holder(**json.loads(lease.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return _parse(lease.read_bytes())
+    except OSError:
+        return None
+
+
+def _parse(content: bytes) -> Holder | None:
+    """The holder; None where a crash of the machine left half of a lease."""
+    try:
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):
         return None
