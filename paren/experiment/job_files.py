@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from paren.experiment.jobs import Job
+from paren.experiment.layout import JOB, STATUS, STUDY
 from paren.ir.program import Factor, Program
-from paren.train.files import Files, json_bytes, not_writable, write_atomically
+from paren.train.files import Files, json_bytes, not_writable, read_object, write_atomically
 from paren.train.run_directory import make_folder
+from paren.train.state import Json
 from paren.train.status import now
 
-STUDY, JOB, STATUS = "study.json", "job.json", "status.json"
 FORMAT = 1
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
@@ -62,9 +63,16 @@ def write_job_status(folder: Path, status: JobStatus) -> None:
     _write(folder / STATUS, asdict(replace(status, updated=now())))
 
 
-def read_job(folder: Path) -> dict[str, Any] | None:
+def read_job_file(folder: Path) -> dict[str, Json] | None:
     """The content of a job's `job.json`; None if there is none that can be read."""
-    return _read(folder / JOB)
+    return read_object(folder / JOB)
+
+
+def read_products(folder: Path) -> dict[str, Path]:
+    """Where the products lie that a job's `job.json` names."""
+    named = (read_job_file(folder) or {}).get("products")
+    places = named.items() if isinstance(named, dict) else ()
+    return {name: folder / place for name, place in places if isinstance(place, str)}
 
 
 def write_job(folder: Path, job: Job, model: Path | None, data: Path | None, products: Mapping[str, Path]) -> None:
@@ -124,7 +132,7 @@ def write_study(
         ],
         "jobs": [job.folder for job in jobs],
     }
-    stored = _read(root / STUDY) or {}
+    stored = read_object(root / STUDY) or {}
     created = (
         stored.get("created", now()) if {**stored, "created": None} == {**_plain(content), "created": None} else now()
     )
@@ -137,14 +145,6 @@ def _factors(factors: Sequence[Factor]) -> dict[str, object]:
 
 def _reference(place: Path | None, folder: Path) -> str | None:
     return None if place is None else Path(os.path.relpath(place, folder)).as_posix()
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _plain(content: object) -> Any:

@@ -8,14 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from paren.experiment.configurations import Values, combine, configuration_folder, member_folder, show_values
+from paren.experiment.layout import RUNS
 from paren.ir.identity import program_identity
 from paren.ir.program import Factor, Program, Setting, Value
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
 from paren.text.errors import Note, ParenError, ParenErrors
 from paren.text.source import Span
-
-RUNS = "runs"
 
 
 @dataclass(frozen=True)

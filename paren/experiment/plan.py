@@ -14,9 +14,10 @@ from pathlib import Path
 from paren.experiment.analysis.costs import check_limits, costs
 from paren.experiment.job_analysis import functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
-from paren.experiment.job_files import JOB, read_job
-from paren.experiment.jobs import RUNS, Job, check_jobs, make_jobs
+from paren.experiment.job_files import read_job_file
+from paren.experiment.jobs import Job, check_jobs, make_jobs
 from paren.experiment.launch import Launch
+from paren.experiment.layout import JOB, RUNS
 from paren.experiment.python.functions import check_functions
 from paren.experiment.standing import open_whole, recorded_model
 from paren.experiment.store.recipe import Recipe, differences
@@ -166,7 +167,7 @@ def _alike(folder: str) -> str:
 
 def _changes(store: Store, former: Path | None, data: Recipe | None, model: Recipe) -> tuple[str, ...]:
     """What differs from the artifacts that the former job names: in its data where they are made, else in the model."""
-    named = read_job(former) if former is not None else None
+    named = read_job_file(former) if former is not None else None
     if named is None:
         return ()
     before = {kind: open_whole(store, kind, named.get(kind)) for kind in (DATA, MODEL)}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from paren.experiment.analysis.analyze import METRICS
 from paren.experiment.analysis.products import Product
+from paren.experiment.layout import METRICS
 from paren.experiment.store.artifact import read_artifact
 from paren.ir.program import Value
 from paren.restored import RestoredModel, as_value, read_job

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import missing, plan_analysis
-from paren.experiment.job_files import DONE, FAILED, read_job, read_job_status
+from paren.experiment.job_files import DONE, FAILED, read_job_file, read_job_status
 from paren.experiment.jobs import Job
 from paren.experiment.store.artifact import Artifact
 from paren.experiment.store.recipe import Recipe
@@ -45,7 +45,7 @@ def look(job: Job, trainer: Trainer, root: Path, *, trains: bool, analyzes: bool
 
 def _is_recorded(folder: Path, model: Artifact, analyzes: bool) -> bool:
     """Whether the files of a job say that it is done with this model. One whose analysis failed is trained."""
-    status, named = read_job_status(folder), read_job(folder)
+    status, named = read_job_status(folder), read_job_file(folder)
     if status is None or named is None or Path(str(named.get(MODEL))).name != model.key:
         return False
     return status.state == DONE or (status.state == FAILED and not analyzes)
@@ -61,7 +61,7 @@ def open_whole(store: Store, kind: str, reference: object) -> Artifact | None:
 def recorded_model(job: Job, store: Store, root: Path, data_key: str | None) -> Artifact | None:
     """The model that the folder of a job names, if it is one of this program and these data, whatever trained it; of
     any data without a `data_key`."""
-    model = open_whole(store, MODEL, (read_job(root / job.folder) or {}).get(MODEL))
+    model = open_whole(store, MODEL, (read_job_file(root / job.folder) or {}).get(MODEL))
     if model is None:
         return None
     parts = model.recipe.parts

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
-from paren.experiment.job_files import DONE, FAILED, STATUS, announce_job, read_job_status, write_study
+from paren.experiment.job_files import DONE, FAILED, announce_job, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, make_jobs
 from paren.experiment.launch import Launch
+from paren.experiment.layout import STATUS
 from paren.experiment.progress import SilentStudy, StudyView
 from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.standing import Standing, look

@@ -17,8 +17,8 @@ from paren.experiment.job_files import (
     RUNNING,
     WAITING,
     JobStatus,
-    read_job,
     read_job_status,
+    read_products,
     write_job,
     write_job_status,
 )
@@ -110,22 +110,21 @@ class _Attempt:
         trainer = worker.trainer
         standing = look(job, trainer, worker.root, trains=worker.trains, analyzes=False)
         place = trainer.store.place(standing.recipe) if standing.model is None else standing.model.folder
-        self._write(place, standing.data_key, (read_job(self.folder) or {}).get("products", {}))
+        self._write(place, standing.data_key, read_products(self.folder))
         model = standing.model
         if model is None:
             model = self._train(standing, JobProgress(job.order, worker.tell))
-        products: Mapping[str, Artifact] = {}
+        products = read_products(self.folder)
         if worker.analyzes:
             subject = subject_of(job, trainer, worker.root, model, standing.data_key)
-            products = analyze_job(subject, trainer.functions, trainer.store, self._analysis)
-        named = (read_job(self.folder) or {}).get("products", {}) if not worker.analyzes else {}
-        self._write(model.folder, standing.data_key, named | {name: each.folder for name, each in products.items()})
+            made = analyze_job(subject, trainer.functions, trainer.store, self._analysis)
+            products = {name: each.folder for name, each in made.items()}
+        self._write(model.folder, standing.data_key, products)
 
-    def _write(self, model: Path, data_key: str, products: Mapping[str, str | Path]) -> None:
+    def _write(self, model: Path, data_key: str, products: Mapping[str, Path]) -> None:
         """Says what the job is and where its artifacts lie, or will lie."""
         data = self.worker.trainer.data_folder(data_key)
-        places = {name: each if isinstance(each, Path) else self.folder / each for name, each in products.items()}
-        write_job(self.folder, self.job, model, data, places)
+        write_job(self.folder, self.job, model, data, products)
 
     def _train(self, standing: Standing, view: JobProgress) -> Artifact:
         """The model, trained now if that is asked for."""

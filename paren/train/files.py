@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paren.text.errors import ParenError, system_reason
+from paren.train.state import Json
 
 Bytes = bytes | memoryview
 
@@ -58,6 +59,15 @@ def json_bytes(content: object, indent: int | None = None) -> bytes:
         else json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     )
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def read_object(path: Path) -> dict[str, Json] | None:
+    """The JSON object in a file; None if there is none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def temporary_sibling(path: Path) -> Path:

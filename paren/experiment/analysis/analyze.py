@@ -16,6 +16,7 @@ from paren.environment import read_environment
 from paren.experiment.analysis.plots import closing_figures, drawn_key, save_plot
 from paren.experiment.analysis.products import Product, store_product
 from paren.experiment.analysis.values import NoJson, to_json
+from paren.experiment.layout import ANALYSIS, METRICS, PLOTS
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.artifact import Artifact, Writer, writing
 from paren.experiment.store.recipe import Recipe, as_json, versions
@@ -28,7 +29,6 @@ from paren.text.errors import ParenError
 from paren.train.files import Files, json_bytes, write_atomically
 from paren.train.state import Json
 
-METRICS, KEYS, PLOTS = "metrics.json", "analysis.json", "plots"
 Data = Mapping[str, Mapping[str, Array]]
 Tell = Callable[[str], None]
 
@@ -230,7 +230,7 @@ def origin_of(analysis: Analysis) -> str:
 def recorded_metrics(folder: Path) -> dict[str, tuple[str, Json]]:
     """Key and value of the metrics of the job in `folder`, by name."""
     try:
-        keys = json.loads((folder / KEYS).read_bytes())["metrics"]
+        keys = json.loads((folder / ANALYSIS).read_bytes())["metrics"]
         values = json.loads((folder / METRICS).read_bytes())
         return {name: (key, values[name]) for name, key in keys.items() if name in values}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -243,6 +243,6 @@ def _write_metrics(folder: Path, metrics: Mapping[str, tuple[str, Json]]) -> Non
     keys = {"metrics": {name: key for name, (key, _) in metrics.items()}}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / KEYS).unlink(missing_ok=True)
-        for name, content in ((METRICS, values), (KEYS, keys)):
+        (folder / ANALYSIS).unlink(missing_ok=True)
+        for name, content in ((METRICS, values), (ANALYSIS, keys)):
             write_atomically(Files(), folder / name, json_bytes(content, indent=1), durable=False)

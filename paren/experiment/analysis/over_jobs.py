@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import (
-    PLOTS,
     Needs,
     Subject,
     Tell,
@@ -18,6 +17,7 @@ from paren.experiment.analysis.analyze import (
     recorded_metrics,
 )
 from paren.experiment.analysis.plots import drawn_key
+from paren.experiment.layout import PLOTS
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.recipe import as_json, digest
 from paren.experiment.store.store import Store

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from paren.experiment.report.html import Html, element
 from paren.experiment.report.tables import cell, sortable
@@ -13,7 +11,7 @@ from paren.experiment.report.times import show_time
 from paren.experiment.results.recorded import Recorded, number_of, object_of, text_of
 from paren.experiment.store.artifact import MANIFEST
 from paren.text.size import show_bytes
-from paren.train.state import Json
+from paren.train.files import read_object
 
 
 def artifacts(recorded: Recorded) -> Html | None:
@@ -35,7 +33,7 @@ def artifacts(recorded: Recorded) -> Html | None:
 
 
 def _row(name: str, folder: Path, labels: list[str]) -> Html:
-    record = _read(folder)
+    record = read_object(folder / MANIFEST) or {}  # `paren verify` says what is wrong with one
     sizes = [number_of(object_of(file).get("bytes")) or 0 for file in object_of(record.get("files")).values()]
     size, whole = show_bytes(int(sum(sizes))), f"{sum(sizes):,.0f} bytes"
     function = object_of(object_of(record.get("recipe")).get("parts")).get("function")
@@ -48,12 +46,3 @@ def _row(name: str, folder: Path, labels: list[str]) -> Html:
         element("td", element("code", text_of(function))),
     ]
     return element("tr", *cells)
-
-
-def _read(folder: Path) -> dict[str, Json]:
-    """The record of an artifact; empty if it is not there or cannot be read, which `paren verify` tells apart."""
-    try:
-        content: Any = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paren.experiment.layout import PLOTS
 from paren.experiment.report.html import Html, element, join
-from paren.experiment.results.recorded import PLOTS, Recorded
+from paren.experiment.results.recorded import Recorded
 from paren.text.size import show_bytes
 
 # Bytes of one picture, and of all together, as they lie on the disk.

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paren.experiment.layout import JOB, METRICS, PARTIAL, PLOTS, RUNS, STATUS, STUDY
 from paren.text.errors import ParenError
 from paren.train.metrics import FILE as METRIC_LINES
 from paren.train.read_run import Floats, read_stream
 from paren.train.run_directory import RUN
 from paren.train.state import Json
-from paren.train.status import FILE as STATUS
 
-STUDY, JOB, RESULTS, RUNS, PLOTS = "study.json", "job.json", "metrics.json", "runs", "plots"
 BASELINE = "baseline"
 
 # As jobs and runs say it; a run says `complete` where a job says `done`.
@@ -194,7 +193,7 @@ def _read_job(out: Path, folder: Path) -> tuple[float, RecordedJob]:
         member=member,
         status=reader.object(folder / STATUS) if (folder / STATUS).exists() else {"state": "waiting"},
         training=reader.object(run / STATUS) if run else {},
-        results=reader.object(folder / RESULTS),
+        results=reader.object(folder / METRICS),
         recorded=reader.object(run / RUN) if run else {},
         series=series,
         annotations=tuple(annotations),
@@ -209,7 +208,7 @@ def _run_of(folder: Path, reference: str) -> Path | None:
     if not reference:
         return None
     model = Path(os.path.normpath(folder / reference))
-    return next((each for each in (model, model.with_name(f"{model.name}.partial")) if each.is_dir()), None)
+    return next((each for each in (model, model.with_name(f"{model.name}{PARTIAL}")) if each.is_dir()), None)
 
 
 def _read_run(out: Path) -> RecordedJob:

@@ -29,11 +29,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from paren.experiment.layout import LOCKS
 from paren.text.errors import ParenError, system_reason
 from paren.train.files import json_bytes
 from paren.train.status import now
 
-FOLDER = "locks"
 LEASE = 60.0  # seconds without a sign after which the holder on another host counts as dead
 INTERVAL = 5.0  # seconds between two signs
 _TRIES, _PAUSE = 50, 0.002  # how often, and after how many seconds, a lock that nobody holds by name is asked for again
@@ -177,7 +177,7 @@ def holders(root: Path, host: str | None = None) -> list[Holder]:
     """Whoever holds a claim now, as far as it can be seen from this host, in the order of the claims' names."""
     machine = _machine(host or socket.gethostname())
     found = []
-    for lease in (root / FOLDER).glob("*.lease"):
+    for lease in (root / LOCKS).glob("*.lease"):
         holder = _read(lease)
         if holder is not None and _lives(lease, holder, machine):
             found.append(holder)
@@ -186,7 +186,7 @@ def holders(root: Path, host: str | None = None) -> list[Holder]:
 
 def sweep(root: Path, host: str | None = None) -> None:
     """Deletes what dead holders left: those of this host, and those of others whose lease ran out."""
-    folder, machine = root / FOLDER, _machine(host or socket.gethostname())
+    folder, machine = root / LOCKS, _machine(host or socket.gethostname())
     starts = {path.name.removeprefix(".").rpartition(".")[0] for path in folder.glob("*")}
     for start in sorted(starts):
         lock, lease = folder / f"{start}.{machine}", folder / f"{start}.lease"
@@ -214,7 +214,7 @@ def _places(root: Path, name: str, machine: str) -> tuple[Path, Path]:
     """The lock of a host and the lease; their names begin alike for every host."""
     words = re.sub(r"[^A-Za-z0-9.-]+", "_", name)[:80].strip(".")
     start = f"{words}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
-    return root / FOLDER / f"{start}.{machine}", root / FOLDER / f"{start}.lease"
+    return root / LOCKS / f"{start}.{machine}", root / LOCKS / f"{start}.lease"
 
 
 def _machine(host: str) -> str:

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paren.experiment.layout import LAUNCHES
 from paren.experiment.store.artifact import writing
 from paren.train.files import json_bytes, temporary_sibling
 from paren.train.status import now
-
-FOLDER = "launches"
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def record_launch(root: Path, study: str, variant: str | None, jobs: Sequence[st
     own = [each for each in read_launches(root) if (each.study, each.variant) == (launch.study, launch.variant)]
     if own and own[-1].jobs == launch.jobs:
         return
-    folder = root / FOLDER
+    folder = root / LAUNCHES
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         written = temporary_sibling(folder / "launch")
@@ -53,7 +52,7 @@ def record_launch(root: Path, study: str, variant: str | None, jobs: Sequence[st
 def read_launches(root: Path) -> list[PastLaunch]:
     """All launches, the oldest first. One that cannot be read is left out."""
     found = []
-    for path in _records(root / FOLDER):
+    for path in _records(root / LAUNCHES):
         try:
             content = json.loads(path.read_bytes())
             found.append(PastLaunch(content["study"], content["variant"], content["created"], tuple(content["jobs"])))

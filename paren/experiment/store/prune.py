@@ -8,23 +8,21 @@ as long. An artifact that is being built stays in any case.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from paren.experiment.layout import JOB, PARTIAL, PLOTS, RUNS, STATUS
 from paren.experiment.store.artifact import MANIFEST, writing
 from paren.experiment.store.claims import claim, holders, sweep
 from paren.experiment.store.launches import PastLaunch, read_launches
 from paren.experiment.store.recipe import KEY_DIGITS
-from paren.experiment.store.store import DAMAGED, PARTIAL, Store, claim_name
+from paren.experiment.store.store import DAMAGED, Store, claim_name
 from paren.text.errors import ParenError
-from paren.train.files import TEMPORARY, temporary_sibling
-from paren.train.state import Json
+from paren.train.files import TEMPORARY, read_object, temporary_sibling
 
-_RUNS = "runs"
 _MARGIN = 600.0  # seconds by which clocks of hosts and of the file system may differ
 
 
@@ -66,7 +64,7 @@ def prune(root: Path, keep: int, *, dry: bool = False) -> list[Removal]:
             if why and (each := _drop_artifact(store, kind, folder, why, kept, dry)) is not None:
                 removed.append(each)
     if not dry:
-        for folder in (*(root / _RUNS).glob("*"), *store.folder.glob("*")):
+        for folder in (*(root / RUNS).glob("*"), *store.folder.glob("*")):
             _drop_if_empty(folder)
         sweep(root)
     return removed
@@ -82,9 +80,9 @@ def _what_is_kept(root: Path, keep: int) -> _Kept:
         raise ParenError("E-STORE-006", f"{root} holds no study", fix="give the output folder of a study")
     jobs = {job for launch in last for job in launch.jobs}
     live = {holder.claim for holder in holders(root)}
-    jobs |= {name for name in live if name.startswith(f"{_RUNS}/")}
+    jobs |= {name for name in live if name.startswith(f"{RUNS}/")}
     artifacts = {place for job in jobs for place in references(root / job)}
-    unfinished = any((_read(root / job / "status.json") or {}).get("state") != "done" for job in jobs)
+    unfinished = any((read_object(root / job / STATUS) or {}).get("state") != "done" for job in jobs)
     began = min((datetime.fromisoformat(launch.created).timestamp() for launch in last), default=0.0)
     since = began - _MARGIN if unfinished else None
     return _Kept(frozenset(jobs), frozenset(artifacts), since, frozenset(live))
@@ -92,7 +90,7 @@ def _what_is_kept(root: Path, keep: int) -> _Kept:
 
 def references(job: Path) -> list[Path]:
     """The folders of the artifacts that the `job.json` of a folder refers to, whether they are there or not."""
-    content = _read(job / "job.json") or {}
+    content = read_object(job / JOB) or {}
     products = content.get("products")
     written = [content.get("model"), content.get("data"), *(products.values() if isinstance(products, dict) else ())]
     return [Path(os.path.normpath(job / each)) for each in written if isinstance(each, str)]
@@ -100,7 +98,7 @@ def references(job: Path) -> list[Path]:
 
 def job_folders(root: Path) -> list[str]:
     """The folders of all jobs, relative to the root."""
-    return sorted(path.parent.relative_to(root).as_posix() for path in (root / _RUNS).glob("*/*/job.json"))
+    return sorted(path.parent.relative_to(root).as_posix() for path in (root / RUNS).glob(f"*/*/{JOB}"))
 
 
 def _reason(folder: Path, kept: _Kept) -> str | None:
@@ -165,17 +163,9 @@ def _delete(folder: Path) -> None:
 
 def _drop_if_empty(folder: Path) -> None:
     """Deletes a configuration without jobs, with the plots over its cohort, and a kind without artifacts."""
-    if folder.is_dir() and not any(each.is_dir() and each.name != "plots" for each in folder.iterdir()):
+    if folder.is_dir() and not any(each.is_dir() and each.name != PLOTS for each in folder.iterdir()):
         shutil.rmtree(folder)
 
 
 def _size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _read(path: Path) -> dict[str, Json] | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

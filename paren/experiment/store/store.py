@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paren.experiment.layout import PARTIAL, STORE
 from paren.experiment.store.artifact import Artifact, Writer, check_name, read_artifact, seal, writing
 from paren.experiment.store.claims import Claim, waiting_for
 from paren.experiment.store.recipe import KEY_DIGITS, Recipe
@@ -23,8 +24,6 @@ from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, Files, temporary_sibling
 from paren.train.state import Json
 
-FOLDER = "store"
-PARTIAL = ".partial"
 DAMAGED = ".damaged-"
 KINDS = ("data", "model", "product")
 _KEY = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}")
@@ -45,7 +44,7 @@ class Store:
 
     @property
     def folder(self) -> Path:
-        return self.root / FOLDER
+        return self.root / STORE
 
     def place(self, recipe: Recipe) -> Path:
         """The folder that the artifact of a recipe has, or will have."""
@@ -184,7 +183,7 @@ class Store:
 
 def claim_name(kind: str, key: str) -> str:
     """The name under which the building of an artifact is claimed."""
-    return f"{FOLDER}/{kind}/{key}"
+    return f"{STORE}/{kind}/{key}"
 
 
 def _delete(folder: Path) -> None:
