@@ -110,11 +110,6 @@ class Exchange:
             self._begins.append(self._begins[-1] + end - begin)
         self.carried = np.zeros(self._begins[-1] if rounds else 0, np.float32)
 
-    def sum_vector(self, vector: Floats) -> None:
-        """Replaces float32[length] by its sum over all ranks."""
-        for number, (begin, end) in enumerate(self.buckets):
-            self.sum_bucket(number, vector[begin:end])
-
     def carried_in(self, number: int) -> Floats:
         """The part of `carried` that belongs to a bucket."""
         return self.carried[self._begins[number] : self._begins[number + 1]]

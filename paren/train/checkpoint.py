@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from paren.text.size import show_bytes
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.places.place import Draft, Place
 from paren.train.state import Json, LoopState
+from paren.train.status import now
 from paren.train.tensor_file import (
     FORMAT_NAMES,
     MalformedFile,
@@ -196,7 +196,7 @@ class CheckpointStore:
                 program=self.program,
                 identity=self.identity,
                 versions=self.versions,
-                written=datetime.now(UTC).isoformat(timespec="seconds"),
+                written=now(),
                 directory=self.directory,
                 metrics_bytes=metrics_bytes,
                 loop=replace(state),

@@ -70,19 +70,6 @@ class RunLock:
         )
 
 
-def is_locked(out: Path) -> bool:
-    """Whether a live process holds the lock of a run directory."""
-    if not (out / LOCK).exists():
-        return False
-    lock = filelock.FileLock(out / LOCK, thread_local=False, is_singleton=False)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        return True
-    lock.release()
-    return False
-
-
 def _wait_for_holder(out: Path) -> Holder | None:
     """The holder's name. For a moment after a takeover the file is missing, or names a process that is dead."""
     deadline = time.monotonic() + PATIENCE

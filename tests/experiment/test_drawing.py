@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from paren.experiment.report.html import Html, element, escape, join
-from paren.experiment.report.scales import Axis, axis_for
+from paren.experiment.report.scales import Axis, axis_for, show_ticks
 from paren.experiment.report.thinning import thin
-from paren.experiment.results.figures import show_number, show_seconds, show_ticks
+from paren.experiment.report.times import show_seconds
+from paren.experiment.results.values import show_number
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,7 +8,8 @@ from pathlib import Path
 from paren.experiment.report.html import Html, element
 from paren.experiment.report.tables import cell, sortable
 from paren.experiment.report.times import show_time
-from paren.experiment.results.recorded import Recorded, number_of, object_of, text_of
+from paren.experiment.results.recorded import Recorded
+from paren.experiment.results.values import number_of, object_of, text_of
 from paren.experiment.store.artifact import MANIFEST
 from paren.text.size import show_bytes
 from paren.train.files import read_object

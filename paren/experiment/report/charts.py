@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.replicas import deviation_of, mean_of
-from paren.experiment.report.scales import Axis, axis_for
-from paren.experiment.results.figures import show_number, show_ticks
+from paren.experiment.report.scales import Axis, axis_for, show_ticks
+from paren.experiment.results.values import show_number
 
 WIDTH, HEIGHT = 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 28

@@ -15,10 +15,10 @@ from paren.experiment.report.provenance import details, failures, provenance, se
 from paren.experiment.report.resources import events, memory
 from paren.experiment.report.sweeps import sweeps
 from paren.experiment.report.tables import job_table, metric_tables
-from paren.experiment.report.times import read_time, seconds_of, show_time
-from paren.experiment.results.figures import show_number, show_seconds
-from paren.experiment.results.recorded import Recorded, RecordedJob, number_of, read_recorded
+from paren.experiment.report.times import read_time, seconds_of, show_seconds, show_time
+from paren.experiment.results.recorded import Recorded, RecordedJob, read_recorded
 from paren.experiment.results.table import look_up, numbers, series_columns
+from paren.experiment.results.values import number_of, show_number
 from paren.text.size import count_of
 from paren.train.files import Files, not_writable, write_atomically
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.tables import pairs, series_table, sortable, state_badge
-from paren.experiment.report.times import seconds_of, show_time
-from paren.experiment.results.figures import show_seconds
-from paren.experiment.results.recorded import Recorded, RecordedJob, object_of, show_value, text_of
+from paren.experiment.report.times import seconds_of, show_seconds, show_time
+from paren.experiment.results.recorded import Recorded, RecordedJob
+from paren.experiment.results.values import object_of, show_value, text_of
 from paren.text.size import show_bytes
 from paren.train.state import Json
 

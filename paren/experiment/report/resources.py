@@ -7,7 +7,8 @@ import numpy as np
 from paren.experiment.report.charts import colour_of, stack, swatch
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.tables import cell, job_head, sortable
-from paren.experiment.results.recorded import Recorded, RecordedJob, number_of, show_value
+from paren.experiment.results.recorded import Recorded, RecordedJob
+from paren.experiment.results.values import number_of, show_value
 from paren.text.size import show_bytes
 from paren.train.state import Json
 

@@ -65,3 +65,21 @@ def _log_ticks(low: float, high: float) -> list[float]:
     every = max(1, math.ceil((last - first) / 6))
     ticks = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
     return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def show_ticks(values: Sequence[float]) -> list[str]:
+    """Round numbers, each as short as it can be: `2k`, `0.5`, `1e-4`; with more digits where they would look alike."""
+    for digits in range(6, 17):
+        texts = [_show_tick(value, digits) for value in values]
+        if len(set(texts)) == len(values):
+            break
+    return texts
+
+
+def _show_tick(value: float, digits: int) -> str:
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{float(mantissa):.{digits}g}e{int(exponent)}"
+    if abs(value) >= 10_000:
+        return f"{value / 1000:.{digits}g}k"
+    return f"{value:.{digits}g}"

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from paren.experiment.report.charts import COLOURS, Bar, bar_chart, colour_of, swatch
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.replicas import LARGEST, is_replica, member_of
-from paren.experiment.results.recorded import Recorded, RecordedJob, label_of, number_of, show_value
+from paren.experiment.results.recorded import Recorded, RecordedJob, label_of
 from paren.experiment.results.table import metric_columns, numbers, series_columns
+from paren.experiment.results.values import number_of, show_value
 from paren.train.state import Json
 
 _OPEN = 18  # charts against one setting that are shown without being asked for

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.replicas import LARGEST, deviation_of, mean_of, replicated
-from paren.experiment.report.times import seconds_of
-from paren.experiment.results.figures import show_number, show_seconds
-from paren.experiment.results.recorded import Recorded, RecordedJob, number_of, show_value
+from paren.experiment.report.times import seconds_of, show_seconds
+from paren.experiment.results.recorded import Recorded, RecordedJob
 from paren.experiment.results.table import leaves_of, look_up, series_columns
+from paren.experiment.results.values import number_of, show_number, show_value
 from paren.train.state import Json
 
 MOST_COLUMNS = 40

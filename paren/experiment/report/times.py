@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from paren.experiment.results.recorded import RecordedJob, number_of, object_of
+from paren.experiment.results.recorded import RecordedJob
+from paren.experiment.results.values import number_of, object_of
 from paren.train.state import Json
 
 
@@ -41,3 +42,16 @@ def _between(status: Mapping[str, Json]) -> float | None:
     """Seconds from a start to the last sign of life."""
     started, updated = read_time(status.get("started")), read_time(status.get("updated"))
     return (updated - started).total_seconds() if started and updated and updated >= started else None
+
+
+def show_seconds(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paren.experiment.layout import JOB, METRICS, PARTIAL, PLOTS, RUNS, STATUS, STUDY
+from paren.experiment.results.values import object_of, show_value, text_of
 from paren.text.errors import ParenError
 from paren.train.metrics import FILE as METRIC_LINES
 from paren.train.read_run import Floats, read_stream
@@ -246,32 +247,6 @@ def label_of(changed: Mapping[str, Json], member: Mapping[str, Json]) -> str:
 def _shorten(value: Json) -> str:
     """As `show_value`; a number in at most six digits."""
     return f"{value:.6g}" if isinstance(value, float) else show_value(value)
-
-
-def show_value(value: Json) -> str:
-    """A setting or result as text: `0.001`, `[32 32]` as the language writes lists, blank for nothing."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return f"[{' '.join(map(show_value, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
-
-
-def text_of(value: Json) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def object_of(value: Json) -> dict[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def number_of(value: Json) -> float | None:
-    """The number that a value is, `"nan"` and `"inf"` of metrics included; None for anything else."""
-    if value in ("nan", "inf", "-inf"):
-        return float(str(value))
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _key(settings: Mapping[str, Json], name: str) -> str:

@@ -21,16 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paren.experiment.results.figures import show_number
-from paren.experiment.results.recorded import (
-    Recorded,
-    RecordedJob,
-    number_of,
-    object_of,
-    read_recorded,
-    show_value,
-    text_of,
-)
+from paren.experiment.results.recorded import Recorded, RecordedJob, read_recorded
+from paren.experiment.results.values import number_of, object_of, show_number, show_value, text_of
 from paren.text.errors import ParenError, did_you_mean
 from paren.train.metrics import finite
 from paren.train.state import Json
