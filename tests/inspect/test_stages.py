@@ -11,6 +11,7 @@ import paren
 from paren.api import Experiment
 from paren.forecast.plans import make_plans, run_graphs
 from paren.plan.memory import kernels_of
+from paren.text.errors import ParenError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -59,3 +60,10 @@ def test_fused_shows_what_could_be_lowered() -> None:
 
 def test_graphs_and_plans_have_the_same_names(experiment: Experiment) -> None:
     assert list(run_graphs(experiment.program)) == list(make_plans(experiment.program).all)
+
+
+def test_a_stage_that_there_is_not() -> None:
+    with pytest.raises(ParenError) as caught:
+        paren.load(EXAMPLES / "regression.paren").show("grap")
+    assert (caught.value.code, caught.value.message) == ("E-API-002", "no stage grap (did you mean graph?)")
+    assert caught.value.fix == "use one of forms, program, graph, fused, plan, code"
