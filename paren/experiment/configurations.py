@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from paren.ir.program import Factor, Study, Value
+from paren.ir.program import Factor, Study, Value, same_value
 from paren.lang.value import show
 
 BASELINE, ALONE = "baseline", "all"  # folders of what changes nothing, and of a configuration without a cohort
@@ -42,7 +42,7 @@ def combine(study: Study, baseline: Values, pinned: Collection[str] = ()) -> tup
         changes += _cross(study.grid, baseline, pinned)
     distinct: dict[str, Values] = {}
     for change in changes:
-        changed = {name: value for name, value in change.items() if not _equal(value, baseline[name])}
+        changed = {name: value for name, value in change.items() if not same_value(value, baseline[name])}
         distinct.setdefault(_text(changed), changed)
     members = {_text(member): member for member in _cross(study.cohort, baseline, pinned)}
     return tuple(Configuration(changed, tuple(members.values())) for changed in distinct.values())
@@ -102,7 +102,3 @@ def _short(text: str) -> str:
 def _text(values: Values) -> str:
     """Values as a text that is equal just for equal ones: 1, 1.0 and true differ in it."""
     return json.dumps(sorted(values.items()))
-
-
-def _equal(one: Value, other: Value) -> bool:
-    return json.dumps(one) == json.dumps(other)

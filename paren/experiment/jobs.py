@@ -10,7 +10,7 @@ from pathlib import Path
 from paren.experiment.configurations import Values, combine, configuration_folder, member_folder, show_values
 from paren.experiment.layout import RUNS
 from paren.ir.identity import program_identity
-from paren.ir.program import Factor, Program, Setting, Value
+from paren.ir.program import Factor, Program, Setting, Value, same_value
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
 from paren.text.errors import Note, ParenError, ParenErrors
@@ -107,7 +107,9 @@ def _settings(program: Program) -> dict[str, Value]:
 def _evaluate(program: Program, overrides: Sequence[str], values: Values) -> Program:
     """The program with these values of its factors; itself where they are in force already."""
     now, factors = _settings(program), _factors(program)
-    swept = [Setting(name, value, factors[name].span) for name, value in values.items() if now[name] != value]
+    swept = [
+        Setting(name, value, factors[name].span) for name, value in values.items() if not same_value(now[name], value)
+    ]
     if not swept:
         return program
 

@@ -12,6 +12,12 @@ from paren.text.source import Span
 Value = bool | int | float | str | tuple["Value", ...]
 
 
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values of settings are written the same: 1, 1.0 and true are three, also in lists, as 0.0 and -0.0
+    are two."""
+    return repr(one) == repr(other)
+
+
 @dataclass(frozen=True)
 class Setting:
     """A top-level `def` of a literal value, after variant and `--set`. `span` is where the value in force was

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from paren.ir.program import Factor, Limit, Study
+from paren.ir.program import Factor, Limit, Study, same_value
 from paren.lang.analysis import build_analyses
 from paren.lang.grammar import head_of
 from paren.lang.settings import Settings
@@ -39,7 +39,7 @@ def _factors(settings: Settings, form: List, seen: dict[str, Span]) -> tuple[Fac
         with settings.session.collect():
             _refuse_twice(label, seen, "E-STUDY-001", "varies twice")
             values = [settings.checked(label.name, label.span, value, head) for value in item.items[1:]]
-            found.append(Factor(label.name, tuple(dict.fromkeys(values)), item.span))
+            found.append(Factor(label.name, tuple({repr(value): value for value in values}.values()), item.span))
     return tuple(found)
 
 
@@ -59,7 +59,7 @@ def _entry(item: Form, head: str) -> tuple[Symbol, List]:
 def _alternatives(settings: Settings, factor: Factor) -> Factor:
     """A sweep lists alternatives: the value in force is dropped from them."""
     now = settings.values[factor.name].value
-    return Factor(factor.name, tuple(value for value in factor.values if value != now), factor.span)
+    return Factor(factor.name, tuple(value for value in factor.values if not same_value(value, now)), factor.span)
 
 
 def _limits(top: TopLevel) -> tuple[Limit, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from experiment.studies import write_study
+from experiment.studies import PLAIN, write_study
 
 from paren.experiment.configurations import configuration_folder, member_folder
 from paren.experiment.jobs import Job, check_jobs, make_jobs
 from paren.lang.elaborate import elaborate
+from paren.lang.value import show
 from paren.text.errors import ParenError
 
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80 20))"
@@ -63,6 +64,25 @@ def test_duplicates_vanish(tmp_path: Path) -> None:
     assert names(jobs_of(tmp_path, "(defsweep (rate 1e-2 1e-3 1e-3) (rows 40))")) == ["baseline", "rate 0.001"]
     both = jobs_of(tmp_path, "(defsweep (rate 1e-3)) (defgrid (rows 40 80) (hidden [4] [8]))")
     assert names(both) == ["baseline", "rate 0.001", "hidden [8]", "rows 80", "rows 80, hidden [8]"]
+
+
+@pytest.mark.parametrize(
+    ("default", "others"),
+    [("0.0", ("-0.0",)), ("[1 2]", ("[1.0 2.0]", "[true 2]")), ("[]", ("[0]", "[0.0]", "[-0.0]", "[false]"))],
+)
+@pytest.mark.parametrize("head", ["defsweep", "defgrid", "defcohort"])
+def test_values_that_python_takes_for_equal_are_several(
+    tmp_path: Path, default: str, others: tuple[str, ...], head: str
+) -> None:
+    """Each has its job, and its job has it."""
+    text = f"(def same {default})" + PLAIN
+    path = write_study(tmp_path, f"({head} (same {default} {' '.join(others)} {others[-1]}))", text)
+    jobs = make_jobs(elaborate(path), ())
+    assert [show(job.settings["same"]) for job in jobs] == [default, *others]
+    assert [show({each.name: each.value for each in job.program.settings}["same"]) for job in jobs] == [
+        default,
+        *others,
+    ]
 
 
 def test_what_the_command_line_sets_wins_over_the_sweep(tmp_path: Path) -> None:
