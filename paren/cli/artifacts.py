@@ -13,9 +13,7 @@ from paren.cli.output import print_json, print_result
 from paren.text.errors import ParenErrors
 from paren.text.size import count_of, show_bytes
 
-Root = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The output folder of a study.", exists=True, file_okay=False)
-]
+Root = Annotated[Path, typer.Argument(metavar="OUT", help="The output folder of a study.")]
 Keep = Annotated[
     int,
     typer.Option("--keep", min=1, metavar="N", help="Keep the jobs of the last N different launches of each study."),
