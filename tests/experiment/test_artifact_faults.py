@@ -126,7 +126,7 @@ def test_a_kill_at_any_operation_leaves_a_whole_artifact_or_none(
     while killed:
         root = tmp_path / str(place)
         with monkeypatch.context() as patch:
-            patch.setattr("paren.experiment.store._delete", lambda folder: None)  # the dead do not tidy up
+            patch.setattr("paren.experiment.store.store._delete", lambda folder: None)  # the dead do not tidy up
             try:
                 attempt(Store(root, Faulty(place, Killed())), recipe)
                 killed = False

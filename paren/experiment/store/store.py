@@ -86,26 +86,22 @@ class Store:
         Whoever asks for it meanwhile waits and gets this one. If `make` raises, nothing is left. A damaged artifact is
         moved aside, and built again.
         """
-        found = self._use(recipe)
-        if found is not None:
-            return found
-        with self.claimed(recipe):
-            found = self._find_to_build(recipe)
-            if found is not None:
-                return found
-            place = self.place(recipe)
-            for left in place.parent.glob(f"{TEMPORARY}{place.name}-*"):
-                _delete(left)
-            folder = temporary_sibling(place)
-            try:
-                with writing(folder):
-                    folder.mkdir()
-                writer = Writer(folder, self.files)
-                metadata = make(writer)
-                return self.publish(recipe, folder, metadata, writer.finish())
-            except BaseException:
-                _delete(folder)
-                raise
+        return self._use_or(recipe, lambda: self._build(recipe, make))
+
+    def _build(self, recipe: Recipe, make: Callable[[Writer], Json]) -> Artifact:
+        place = self.place(recipe)
+        for left in place.parent.glob(f"{TEMPORARY}{place.name}-*"):
+            _delete(left)
+        folder = temporary_sibling(place)
+        try:
+            with writing(folder):
+                folder.mkdir()
+            writer = Writer(folder, self.files)
+            metadata = make(writer)
+            return self.publish(recipe, folder, metadata, writer.finish())
+        except BaseException:
+            _delete(folder)
+            raise
 
     def partial(self, recipe: Recipe) -> Path:
         """The folder in which a model is trained until it is published; it may not be there."""
@@ -114,17 +110,22 @@ class Store:
 
     def train(self, recipe: Recipe, make: Callable[[Path], Json]) -> Artifact:
         """Like `build`, in the folder `partial(recipe)`, which stays if `make` is interrupted, so that it can go on."""
-        found = self._use(recipe)
-        if found is not None:
-            return found
-        with self.claimed(recipe):
-            found = self._find_to_build(recipe)
-            if found is not None:
-                return found
+
+        def train() -> Artifact:
             folder = self.partial(recipe)
             with writing(folder):
                 folder.mkdir(exist_ok=True)
             return self.publish(recipe, folder, make(folder))
+
+        return self._use_or(recipe, train)
+
+    def _use_or(self, recipe: Recipe, make: Callable[[], Artifact]) -> Artifact:
+        """The artifact, made under its claim if it is not there; whoever waited for the claim looks again."""
+        found = self._use(recipe)
+        if found is not None:
+            return found
+        with self.claimed(recipe):
+            return self._find_to_build(recipe) or make()
 
     @contextlib.contextmanager
     def claimed(self, recipe: Recipe) -> Iterator[Claim]:
