@@ -17,7 +17,6 @@ from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
-from paren.train.carried import restore_carried
 from paren.train.checkpoint import Checkpoint, CheckpointStore, newest_run
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles, require_tensorboard
@@ -38,6 +37,7 @@ from paren.train.places.disk import DiskFolder
 from paren.train.places.place import Place
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
+from paren.train.restore_carried import restore_carried
 from paren.train.resume import Candidates, find_checkpoints, is_in, restore_newest, stored_identity
 from paren.train.run_directory import Found
 from paren.train.saving import Saver
