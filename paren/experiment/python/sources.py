@@ -3,7 +3,7 @@
 From the function on, names are followed through its file, and through imports to other files beside it. What is
 reached counts, statement by statement, and so does what runs whenever a reached file is imported. Where names cannot be
 followed (star imports, a module used as a value, `eval`, `importlib`), the whole file counts, or all of the folder.
-Packages that are installed count by their versions only, and data files where the form lists them under `:files`.
+What lies elsewhere counts as `packages.py` says, and data files where the form lists them under `:files`.
 """
 
 from __future__ import annotations

@@ -6,18 +6,16 @@ import hashlib
 import json
 import math
 import platform
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from importlib import metadata
+from functools import cached_property
 
+from paren.experiment.python.packages import version_of
 from paren.ir.program import Value
 from paren.train.state import Json
 
 FORMAT = 1
 KEY_DIGITS = 24
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml"}
 
 
 @dataclass(frozen=True)
@@ -61,23 +59,13 @@ def as_json(value: Value) -> Json:
 
 def versions(packages: Iterable[str] = ()) -> dict[str, Json]:
     """The versions that decide about what Python functions compute: of Python (major and minor), of numpy, and of those
-    of `packages` (names as they are imported) that are installed as distributions."""
+    of `packages` (names as they are imported) that are not of the standard library."""
     found: dict[str, Json] = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in sorted({"numpy", *packages}):
-        version = _version(package)
+        version = version_of(package)
         if version is not None:
             found[package] = version
     return found
-
-
-@cache
-def _version(package: str) -> str | None:
-    if package in sys.stdlib_module_names:
-        return None
-    try:
-        return metadata.version(_DISTRIBUTIONS.get(package, package))
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
