@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paren.experiment.analysis.analyze import Planned
 from paren.experiment.analysis.costs import check_limits, costs
 from paren.experiment.job_analysis import functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
@@ -118,6 +119,7 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path]
     store, recipe = trainer.store, data_recipe(job.program, trainer.root, trainer.functions.sources)
     key = recipe.key if recipe is not None else known_identity(job.program)
     data = None if recipe is None else CACHED if store.find_whole(recipe) is not None else TO_MAKE
+    before = former.get(_alike(job.folder))
     changes: tuple[str, ...] = ()
     step = steps = None
     if key is None:
@@ -131,9 +133,11 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path]
         if state == TO_MAKE:
             partial = read_status(store.partial(wanted))
             step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
-            changes = _changes(store, former.get(_alike(job.folder)), recipe, wanted)
+            changes = _changes(store, before, recipe, wanted)
     needed = _memory(job, trainer, free) if state == TO_MAKE else None
-    analyses = tuple(each.analysis.name for each in missing_analyses(job, trainer, root, *keys))
+    planned = missing_analyses(job, trainer, root, *keys)
+    changes += _changes_of_products(store, before, planned, changes)
+    analyses = tuple(each.analysis.name for each in planned)
     foretold = costs(job.program, trainer.functions)
     total: dict[str, float] = {}
     for each in analyses:
@@ -177,6 +181,22 @@ def _changes(store: Store, former: Path | None, data: Recipe | None, model: Reci
     if (old := before[MODEL]) is not None:
         told += [text for text in differences(old.recipe, model) if not (told and text.startswith("data:"))]
     return tuple(told)
+
+
+def _changes_of_products(
+    store: Store, former: Path | None, planned: Sequence[Planned], told: Sequence[str]
+) -> tuple[str, ...]:
+    """What differs from the products that the former job names, beside what is `told` already and what they need."""
+    products = (read_job_file(former) or {}).get("products") if former is not None else None
+    named = products if isinstance(products, dict) else {}
+    needs = {MODEL, DATA, *(each.analysis.name for each in planned)}
+    found: list[str] = []
+    for each in planned:
+        old = open_whole(store, each.analysis.name, named.get(each.analysis.name))
+        for text in differences(old.recipe, each.recipe) if old is not None else ():
+            if text not in told and text.partition(":")[0] not in needs:
+                found.append(f"{each.analysis.name}: {text}")
+    return tuple(found)
 
 
 def _row(job: PlannedJob) -> tuple[str, str, str, str]:

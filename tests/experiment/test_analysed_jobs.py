@@ -135,6 +135,20 @@ def test_a_comment_computes_nothing_again(tmp_path: Path) -> None:
     assert view.events == []
 
 
+def test_a_plan_says_why_products_are_made_again(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    path.write_text(path.read_text().replace("(defsweep (rate 1e-3 1e-4))", "").replace("(replica 0 1)", "(replica 0)"))
+    api.load(path).run(out)
+    functions = path.parent / "analysis.py"
+    functions.write_text(FUNCTIONS.replace("x[:, 0] = np", "x[:, 1] = np"))
+    (job,) = api.load(path).plan(out).jobs
+    assert (job.model, job.analyses) == ("cached", ("grid", "error", "curve"))
+    assert job.changes == ("grid: analysis.py grid: changed",)
+    path.write_text(path.read_text().replace("(def points 5)", "(def points 7)").replace(":steps 4", ":steps 5"))
+    (job,) = api.load(path).plan(out).jobs
+    assert job.changes == ("points: 5 -> 7", "program: changed", "grid: analysis.py grid: changed")
+
+
 def test_limits_refuse_before_anything_is_written(tmp_path: Path) -> None:
     path, out = write(tmp_path, FORMS + "(deflimits (evaluations 4))")
     with pytest.raises(ParenError, match="the analysis of one model costs 5 evaluations, the limit is 4") as raised:
