@@ -13,6 +13,7 @@ from pathlib import Path
 
 from paren.experiment.analysis.analyze import Planned
 from paren.experiment.analysis.costs import check_limits, costs
+from paren.experiment.idle import idle_factors, made_of
 from paren.experiment.job_analysis import functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import read_job_file
@@ -23,7 +24,7 @@ from paren.experiment.python.functions import check_functions
 from paren.experiment.standing import open_whole, recorded_model
 from paren.experiment.store.recipe import Recipe, differences
 from paren.experiment.store.store import Store
-from paren.experiment.training import MODEL, Trainer, make_trainer
+from paren.experiment.training import MODEL, Trainer, make_trainer, said_of
 from paren.forecast.stacking import first_candidate
 from paren.ir.program import Program
 from paren.pipeline import Planning, keeping_plans
@@ -57,13 +58,15 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The jobs of a study as a launch would find them; prints as a table. `free`: bytes that trainings may take."""
+    """The jobs of a study as a launch would find them; prints as a table. `free`: bytes that trainings may take;
+    `idle`: a sentence for each factor that changes nothing."""
 
     program: str
     variant: str | None
     out: str
     jobs: tuple[PlannedJob, ...]
     free: int
+    idle: tuple[str, ...]
 
     @property
     def data(self) -> dict[str, object]:
@@ -90,6 +93,7 @@ class StudyPlan:
         costs = self.costs
         if costs:
             lines.append("costs of the analyses: " + ", ".join(f"{name} {costs[name]:.3g}" for name in costs))
+        lines += self.idle
         return "\n".join(lines)
 
     @property
@@ -112,7 +116,14 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
     former = _former_jobs(launch.out)
     with keeping_plans():
         planned = tuple(_plan_job(job, trainer, launch.out, former, free) for job in jobs)
-    return StudyPlan(program.path, program.variant, str(launch.out), planned, free)
+    idle = tuple(idle_factors(jobs, {job.folder: _made_of(job, trainer) for job in jobs}))
+    return StudyPlan(program.path, program.variant, str(launch.out), planned, free, idle)
+
+
+def _made_of(job: Job, trainer: Trainer) -> tuple[str, ...]:
+    """What a job makes. Data that are known by their content only stand for themselves by what their form says."""
+    recipe = data_recipe(job.program, trainer.root, trainer.functions.sources)
+    return made_of(job, trainer, recipe.key if recipe is not None else said_of(job.program.data))
 
 
 def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path], free: int) -> PlannedJob:

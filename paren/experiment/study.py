@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
+from paren.experiment.idle import idle_factors, made_of
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, announce_job, read_job_status, write_study
 from paren.experiment.jobs import Job, check_jobs, make_jobs
@@ -84,6 +85,10 @@ class _Study:
         before = self._ended_attempts(left)
         if launch.analyzes and left:
             check_analyses(left, self.functions)
+        if launch.analyzes:
+            made = {each.job.folder: made_of(each.job, trainer, each.data_key) for each in standings}
+            for sentence in idle_factors(self.jobs, made):
+                view.notice(sentence)
         if leads:
             write_study(root, self.program, self.overrides, self.jobs, package_versions())
             record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])

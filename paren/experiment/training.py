@@ -89,7 +89,7 @@ class Trainer:
         if recipe is not None:
             self._keys[job.folder] = recipe.key
             return recipe.key
-        same = _options(job.program.data)
+        same = said_of(job.program.data)
         if same not in self._identities:
             self._identities[same] = self._read(job, Silent()).identity
         return self._identities[same]
@@ -104,7 +104,7 @@ class Trainer:
 
     def _read(self, job: Job, view: ProgressView) -> Dataset:
         """Data that no function makes. The last ones stay open: the next job often has the same."""
-        same = _options(job.program.data)
+        same = said_of(job.program.data)
         if self._last is None or self._last[0] != same:
             self._last = None
             self._last = same, read_data(job.program, self.root, view)
@@ -171,7 +171,7 @@ class Trainer:
         return {name: package_versions()[name] for name in ("paren", "numpy", computing)}
 
 
-def _options(form: DataForm) -> str:
+def said_of(form: DataForm) -> str:
     """What a data form says, wherever it stands."""
     fields = [(each.name, str(each.type)) for each in form.fields]
     return repr((form.kind, form.arguments, sorted(form.options.items()), fields))
