@@ -234,6 +234,21 @@ SUBTLE = {
         "x = 1",
         "x = 2",
     ),
+    "a state of a package that is set": (
+        "import numpy as np\nold = np.seterr(over='raise')\ndef g():\n    return old\ndef f():\n    return 1\n",
+        "raise",
+        "ignore",
+    ),
+    "a state that a default sets": (
+        "from torch import manual_seed\ndef g(x=manual_seed(1)):\n    return x\ndef f():\n    return 1\n",
+        "(1)",
+        "(2)",
+    ),
+    "a variable of the environment": (
+        "import os\nclass A:\n    x = os.environ.setdefault('X', '1')\ndef f():\n    return 1\n",
+        "'1'",
+        "'2'",
+    ),
     "subclasses found by their base": (
         "class A:\n    x = 0\nclass B(A):\n    x = 1\ndef f():\n    return [c.x for c in A.__subclasses__()]\n",
         "x = 1",
@@ -259,6 +274,8 @@ IMPORTED = {
     "by importlib": ("import importlib\ndef f():\n    return importlib.import_module('helper').x()\n", {}),
     "by importlib, renamed": ("from importlib import import_module as m\ndef f():\n    return m('helper').x()\n", {}),
     "by __import__": ("def f():\n    return __import__('helper').x()\n", {}),
+    "by builtins": ("import builtins\ndef f():\n    return builtins.__import__('helper').x()\n", {}),
+    "by a process": ("import subprocess\ndef f():\n    return subprocess.check_output(['python', 'helper.py'])\n", {}),
     "by sys.modules": ("import sys, helper\ndef f():\n    return sys.modules['helper'].x()\n", {}),
     "handed on": ("from middle import x\ndef f():\n    return x()\n", {"middle": "from helper import x\n"}),
     "handed on as a module": (

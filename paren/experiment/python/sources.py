@@ -20,7 +20,10 @@ from paren.text.errors import ParenError, did_you_mean, first_line
 from paren.text.source import Span
 
 # Mentioning these means that any file of the folder may be run.
-_IMPORTERS = ("importlib", "runpy", "pkgutil", "imp", "zipimport", "sys.path", "sys.modules", "sys.meta_path")
+_IMPORTERS = (
+    *("importlib", "runpy", "pkgutil", "imp", "zipimport", "pydoc", "builtins.__import__"),
+    *("sys.path", "sys.modules", "sys.meta_path", "subprocess", "os.system", "os.popen"),
+)
 _HARMLESS = ("importlib.metadata",)
 # Attributes through which any name of the file may be reached.
 _REACHES_FILE = {"__globals__", "f_globals", "__subclasses__", "__builtins__"}

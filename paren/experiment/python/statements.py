@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ _BUILTIN_DECORATORS = ("property", "staticmethod", "classmethod")
 # Built-in functions that can reach any name of a file.
 REACHES_FILE = frozenset({"exec", "eval", "compile", "globals", "locals", "vars"})
 _CHANGES_OTHERS = REACHES_FILE | {"__import__", "setattr", "delattr"}
+# Words in the names of functions that change something of their package, whatever they return: `np.seterr`,
+# `torch.manual_seed`, `os.environ.setdefault`, `mpl.use`.
+_CHANGES_PACKAGES = re.compile(
+    "set|seed|environ|config|update|register|enable|disable|^use$|^(append|insert|pop|clear)$"
+)
 # Methods that run when a class is called, or when another is derived from it.
 _CONSTRUCTORS = {"__new__", "__init__", "__post_init__", "__init_subclass__", "__set_name__", "__call__"}
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
@@ -245,6 +251,10 @@ class _Scope:
         return True
 
     def _is_still_call(self, call: ast.Call) -> bool:
+        for root, *attributes in _mentions(call.func):
+            words = [root, *attributes] if root in self.foreign else attributes
+            if any(map(_CHANGES_PACKAGES.search, words)):
+                return False
         for each in ast.walk(call):
             if not isinstance(each, ast.Name):
                 continue
