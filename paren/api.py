@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from paren.environment import parse_size, read_environment
-from paren.experiment.jobs import is_study
+from paren.experiment.jobs import check_jobs, is_study, make_jobs
 from paren.experiment.launch import JOBS, Launch
 from paren.experiment.plan import StudyPlan, plan_study
 from paren.experiment.progress import StudyView
@@ -86,10 +86,12 @@ class Experiment:
         return make_plans(self.program)
 
     def check(self) -> dict[str, object]:
-        """What the file amounts to: settings, data, parameters, rows of a microbatch, notes. Raises what is wrong with
-        the Python functions of its analyses, as far as their text shows it."""
+        """What the file amounts to: settings, data, parameters, rows of a microbatch, jobs of a study, notes. Raises
+        what is wrong with the Python functions of its analyses, as far as their text shows it, and with any job."""
         program = self.program
         check_functions(program, Functions.of(Path(program.path).parent), load=False)
+        jobs = make_jobs(program, self.overrides) if is_study(program) else ()
+        check_jobs(jobs)
         return {
             "variant": program.variant,
             "settings": {setting.name: setting.value for setting in program.settings},
@@ -101,6 +103,7 @@ class Experiment:
             "rows": program.rows,
             "steps": program.run.steps,
             "epochs": program.run.epochs,
+            "jobs": len(jobs) or None,
             "notes": list(program.notes),
         }
 

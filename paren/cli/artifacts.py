@@ -16,7 +16,12 @@ from paren.text.size import count_of, show_bytes
 Root = Annotated[Path, typer.Argument(metavar="OUT", help="The output folder of a study.")]
 Keep = Annotated[
     int,
-    typer.Option("--keep", min=1, metavar="N", help="Keep the jobs of the last N different launches of each study."),
+    typer.Option(
+        "--keep",
+        min=1,
+        metavar="N",
+        help="Keep the jobs of the last N different launches of each study; must be given.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")]
 

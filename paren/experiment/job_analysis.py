@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import Planned, Subject, missing, plan_analysis
-from paren.experiment.analysis.costs import check_limits
+from paren.experiment.analysis.costs import check_limited, check_limits
 from paren.experiment.analysis.over_jobs import draw_over
 from paren.experiment.events import NOTICE, Event, Tell
 from paren.experiment.job_data import Splits
@@ -35,7 +35,15 @@ def check_analyses(jobs: Sequence[Job], functions: Functions) -> None:
     """Imports the functions of all analyses, and raises what is wrong with them; then every limit that a job exceeds.
     Nothing is computed but what the functions of `:cost` foretell."""
     check_functions(jobs[0].program, functions, load=True)
-    check_jobs(jobs, lambda job: check_limits(job.program, functions))
+    check_costs(jobs, functions)
+
+
+def check_costs(jobs: Sequence[Job], functions: Functions) -> None:
+    """Raises every limit that a job exceeds (E-STUDY-009), or that is of a cost that no job has (E-STUDY-010). The
+    files of functions under `:cost` are imported."""
+    foretold: set[str] = set()
+    check_jobs(jobs, lambda job: foretold.update(check_limits(job.program, functions)))
+    check_limited(jobs[0].program, foretold)
 
 
 def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key: str) -> Subject:

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import Planned
-from paren.experiment.analysis.costs import check_limits, costs
+from paren.experiment.analysis.costs import costs
 from paren.experiment.idle import idle_factors, made_of
-from paren.experiment.job_analysis import functions_of, missing_analyses
+from paren.experiment.job_analysis import check_costs, functions_of, missing_analyses
 from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import read_job_file
 from paren.experiment.jobs import Job, check_jobs, make_jobs
@@ -92,9 +92,13 @@ class StudyPlan:
             lines.append(f"memory: {show_bytes(largest)} of {show_bytes(self.free)} free for the largest: {verdict}")
         costs = self.costs
         if costs:
-            lines.append("costs of the analyses: " + ", ".join(f"{name} {costs[name]:.3g}" for name in costs))
+            told = (f"{name} {costs[name]:.3g}, at most {self._most(name):.3g} a job" for name in costs)
+            lines.append("costs of the analyses: " + "; ".join(told))
         lines += self.idle
         return "\n".join(lines)
+
+    def _most(self, cost: str) -> float:
+        return max(job.costs.get(cost, 0.0) for job in self.jobs)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -110,10 +114,10 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
     check_jobs(jobs)
     functions = functions_of(program)
     check_functions(program, functions, load=False)
-    check_jobs(jobs, lambda job: check_limits(job.program, functions))
+    check_costs(jobs, functions)
     trainer = make_trainer(launch, launch.topology, Store(launch.out), functions, keeps_code=False)
     free = trainer.free.bytes
-    former = _former_jobs(launch.out)
+    former = _former_jobs(launch.out, trainer.store)
     with keeping_plans():
         planned = tuple(_plan_job(job, trainer, launch.out, former, free) for job in jobs)
     idle = tuple(idle_factors(jobs, {job.folder: _made_of(job, trainer) for job in jobs}))
@@ -126,7 +130,7 @@ def _made_of(job: Job, trainer: Trainer) -> tuple[str, ...]:
     return made_of(job, trainer, recipe.key if recipe is not None else said_of(job.program.data))
 
 
-def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path], free: int) -> PlannedJob:
+def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Former], free: int) -> PlannedJob:
     store, recipe = trainer.store, data_recipe(job.program, trainer.root, trainer.functions.sources)
     key = recipe.key if recipe is not None else known_identity(job.program)
     data = None if recipe is None else CACHED if store.find_whole(recipe) is not None else TO_MAKE
@@ -137,14 +141,15 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, Path]
         model = recorded_model(job, store, root, None)
         state = TO_MAKE if model is None else ASSUMED
         keys = (model.key, str(model.recipe.parts["data"])) if model is not None else ("", "")
+        key = _likely_data(job, trainer, former)
     else:
+        state = TO_MAKE if store.find_whole(trainer.recipe(job, key)) is None else CACHED
+        keys = trainer.recipe(job, key).key, key
+    if state == TO_MAKE and key is not None:
         wanted = trainer.recipe(job, key)
-        state = TO_MAKE if store.find_whole(wanted) is None else CACHED
-        keys = wanted.key, key
-        if state == TO_MAKE:
-            partial = read_status(store.partial(wanted))
-            step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
-            changes = _changes(store, before, recipe, wanted)
+        partial = read_status(store.partial(wanted))
+        step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
+        changes = _changes(store, before, recipe, wanted)
     needed = _memory(job, trainer, free) if state == TO_MAKE else None
     planned = missing_analyses(job, trainer, root, *keys)
     changes += _changes_of_products(store, before, planned, changes)
@@ -163,15 +168,26 @@ def _memory(job: Job, trainer: Trainer, free: int) -> int:
     return first_candidate(job.program, planning, free).memory.planned
 
 
-def _former_jobs(root: Path) -> dict[str, Path]:
-    """The newest folder of each job that was ever launched here, by what `_alike` makes of it."""
-    found: dict[str, tuple[float, Path]] = {}
+@dataclass(frozen=True)
+class _Former:
+    """A job that was launched here: its folder, and the key of the data of its model, if it has one."""
+
+    folder: Path
+    data: str | None
+
+
+def _former_jobs(root: Path, store: Store) -> dict[str, _Former]:
+    """The newest folder of each job that was ever launched here, by what `_alike` makes of it: of those with a model,
+    if there are any."""
+    found: dict[str, tuple[bool, float, _Former]] = {}
     for path in (root / RUNS).glob(f"*/*/{JOB}"):
         with suppress(OSError):  # it is being deleted
-            entry = (path.stat().st_mtime, path.parent)
+            model = open_whole(store, MODEL, (read_job_file(path.parent) or {}).get(MODEL))
+            former = _Former(path.parent, None if model is None else str(model.recipe.parts["data"]))
+            entry = (model is not None, path.stat().st_mtime, former)
             name = _alike(path.parent.relative_to(root).as_posix())
-            found[name] = max(entry, found.get(name, entry))
-    return {name: folder for name, (_, folder) in found.items()}
+            found[name] = max(entry, found.get(name, entry), key=lambda each: each[:2])
+    return {name: former for name, (_, _, former) in found.items()}
 
 
 def _alike(folder: str) -> str:
@@ -180,9 +196,19 @@ def _alike(folder: str) -> str:
     return f"{configuration.rpartition('-')[0]}/{member}"
 
 
-def _changes(store: Store, former: Path | None, data: Recipe | None, model: Recipe) -> tuple[str, ...]:
+def _likely_data(job: Job, trainer: Trainer, former: Mapping[str, _Former]) -> str | None:
+    """The key of data that are read where they lie, by what was trained on them: where a training of this job was
+    interrupted, those that it had; else those of the same job before. None if nothing was."""
+    for key in {each.data for each in former.values() if each.data is not None}:
+        if read_status(trainer.store.partial(trainer.recipe(job, key))) is not None:
+            return key
+    before = former.get(_alike(job.folder))
+    return before.data if before is not None else None
+
+
+def _changes(store: Store, former: _Former | None, data: Recipe | None, model: Recipe) -> tuple[str, ...]:
     """What differs from the artifacts that the former job names: in its data where they are made, else in the model."""
-    named = read_job_file(former) if former is not None else None
+    named = read_job_file(former.folder) if former is not None else None
     if named is None:
         return ()
     before = {kind: open_whole(store, kind, named.get(kind)) for kind in (DATA, MODEL)}
@@ -195,10 +221,10 @@ def _changes(store: Store, former: Path | None, data: Recipe | None, model: Reci
 
 
 def _changes_of_products(
-    store: Store, former: Path | None, planned: Sequence[Planned], told: Sequence[str]
+    store: Store, former: _Former | None, planned: Sequence[Planned], told: Sequence[str]
 ) -> tuple[str, ...]:
     """What differs from the products that the former job names, beside what is `told` already and what they need."""
-    products = (read_job_file(former) or {}).get("products") if former is not None else None
+    products = (read_job_file(former.folder) or {}).get("products") if former is not None else None
     named = products if isinstance(products, dict) else {}
     needs = {MODEL, DATA, *(each.analysis.name for each in planned)}
     found: list[str] = []

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paren.experiment.analysis.products import Product
-from paren.experiment.layout import METRICS
+from paren.experiment.layout import METRICS, RUNS, STUDY
 from paren.experiment.store.artifact import read_artifact
 from paren.ir.program import Value
 from paren.restored import RestoredModel, as_value, read_job
 from paren.restored import restore as restore_run
+from paren.text.errors import ParenError
 from paren.train.state import Json
 
 
@@ -64,6 +65,9 @@ def restore(
 
     Raises E-RUN-014 if the folder is none, or the job has no model yet; E-CKPT-001, E-CKPT-003 and E-CKPT-010.
     """
+    if (Path(out) / STUDY).exists():
+        fix = f"give the folder of a job: {Path(out) / RUNS}/CONFIGURATION/MEMBER"
+        raise ParenError("E-RUN-014", f"{out} holds a study, which has a model for each job", fix=fix)
     model = restore_run(out, device, best=best, checkpoints=checkpoints)
     job = read_job(Path(out))
     if job is None:

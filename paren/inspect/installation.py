@@ -17,6 +17,7 @@ OPTIONAL = (
     ("pyarrow", "pyarrow", "parquet", "Parquet files"),
     ("sklearn", "scikit-learn", "digits", "the digits images"),
     ("tensorboard", "tensorboard", "tensorboard", "--tensorboard"),
+    ("scipy", "scipy", "nre", "examples/nre"),
     ("botocore", "botocore", "s3", "checkpoints on s3://"),
 )
 

@@ -448,3 +448,10 @@ register(
     "Nothing was computed or written.",
     "Reduce the settings that the message names, or raise the limit.",
 )
+register(
+    "E-STUDY-010",
+    "a limit of a cost that nobody foretells",
+    "A name in `(deflimits ...)` is in no dict that a function under `:cost` returns, for any job of the study. The "
+    "limit would never refuse anything.",
+    "Write the name as the functions do, or give the form whose cost it is a function under `:cost`.",
+)

@@ -104,7 +104,7 @@ def test_training_and_analysis_may_be_apart(tmp_path: Path) -> None:
     plan = api.load(path).plan(out)
     assert {job.analyses for job in plan.jobs} == {("grid", "error", "curve")}
     assert plan.costs == {"evaluations": 30}
-    assert "costs of the analyses: evaluations 30" in str(plan)
+    assert "costs of the analyses: evaluations 30, at most 5 a job" in str(plan)
     api.load(path).analyze(out, progress=analysed)
     assert "training" not in stages(analysed)
     assert len(list(out.glob("runs/*/*/metrics.json"))) == 6
@@ -112,6 +112,22 @@ def test_training_and_analysis_may_be_apart(tmp_path: Path) -> None:
     view = Shown()
     api.load(path).train(out, progress=view)
     assert view.events == []
+
+
+def test_a_limit_of_a_cost_that_nobody_foretells(tmp_path: Path) -> None:
+    path, out = write(tmp_path, FORMS + "(deflimits (evaluation 5))")
+    for act in (api.load(path).plan, api.load(path).run):
+        with pytest.raises(ParenError) as caught:
+            act(out)
+        assert caught.value.code == "E-STUDY-010"
+        assert caught.value.message == ("no function under :cost foretells evaluation (did you mean evaluations?)")
+        assert caught.value.fix == "the costs that are foretold: evaluations"
+    assert not out.exists()
+    path.write_text(path.read_text().replace(" :cost work", ""))
+    with pytest.raises(ParenError) as caught:
+        api.load(path).plan(out)
+    assert caught.value.message == "no function under :cost foretells evaluation"
+    assert caught.value.fix == "add a :cost to a form"
 
 
 def test_a_metric_that_is_added_reuses_everything(tmp_path: Path) -> None:

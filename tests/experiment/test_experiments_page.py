@@ -149,6 +149,7 @@ def test_wrong_functions_are_refused_before_anything_is_written(folder: Path) ->
 
 def test_looking_loads_neither_the_functions_nor_what_they_import(folder: Path) -> None:
     edit(folder, "waves.paren", ":cost cost-of-curve", "")
+    edit(folder, "waves.paren", "(deflimits (evaluations 1e6))", "")
     edit(folder, "waves.py", "import matplotlib", "print('run')\nimport matplotlib")
     code = "import sys, paren; e = paren.load(sys.argv[1]); e.check(); {}; "
     code += "print([each for each in ('torch', 'llvmlite', 'matplotlib') if each in sys.modules])"

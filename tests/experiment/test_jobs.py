@@ -238,6 +238,12 @@ def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
     train(path, out)
     plan = api.load(path).plan(out)
     assert [(job.data, job.model) for job in plan.jobs] == [(None, "cached, if its data have not changed")] * 2
+    path.write_text(path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000"))
+    plan = api.load(path).plan(out)
+    assert [(job.model, job.changes) for job in plan.jobs] == [("to make", ("program: changed",))] * 2
+    train(path, out, stop_at(1, signal.SIGTERM))
+    plan = api.load(path).plan(out)
+    assert [job.steps for job in plan.jobs if job.step is not None] == [30000]
 
 
 # Options ------------------------------------------------------------------------------------------------------------
@@ -285,6 +291,14 @@ def test_mistakes_of_a_configuration_are_told_before_anything_is_written(tmp_pat
     with pytest.raises(ParenError, match="the shape of a parameter"):
         train(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(ParenError, match="the shape of a parameter"):
+        api.load(path).check()
+
+
+def test_check_counts_the_jobs(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s", SWEEP)
+    assert api.load(path).check()["jobs"] == 4
+    assert api.load(write_study(tmp_path / "t", "")).check()["jobs"] is None
 
 
 def test_workers_that_ask_for_the_same_data_make_them_once(tmp_path: Path) -> None:

@@ -99,3 +99,15 @@ def test_a_job_that_cannot_be_restored(tmp_path: Path, content: object, message:
     with pytest.raises(ParenError) as caught:
         paren.restore(tmp_path)
     assert (caught.value.code, caught.value.message) == ("E-RUN-014", message.format(tmp_path))
+
+
+def test_a_study_is_no_job(trained: tuple[Path, np.ndarray]) -> None:
+    root, _ = trained
+    (root / "study.json").write_text("{}")
+    with pytest.raises(ParenError) as caught:
+        paren.restore(root)
+    assert (caught.value.code, caught.value.message) == (
+        "E-RUN-014",
+        f"{root} holds a study, which has a model for each job",
+    )
+    assert caught.value.fix == f"give the folder of a job: {root}/runs/CONFIGURATION/MEMBER"

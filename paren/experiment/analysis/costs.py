@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from paren.experiment.analysis.values import kind_of
@@ -11,7 +11,7 @@ from paren.experiment.python.functions import Functions
 from paren.ir.program import Analysis, Limit, Program, Value
 from paren.lang.analysis import python_name
 from paren.lang.value import show
-from paren.text.errors import Note, ParenError, Report
+from paren.text.errors import Note, ParenError, Report, did_you_mean
 
 
 class _Watched(Mapping[str, Value]):
@@ -49,8 +49,9 @@ def costs(program: Program, functions: Functions) -> dict[str, dict[str, float]]
     return {each.analysis.name: dict(each.costs) for each in _foretell_all(program, functions)}
 
 
-def check_limits(program: Program, functions: Functions) -> None:
-    """Raises E-STUDY-009 for every limit that the analyses of a job exceed together, naming the settings to reduce."""
+def check_limits(program: Program, functions: Functions) -> frozenset[str]:
+    """The names of the costs of a job, if it has limits. Raises E-STUDY-009 for every limit that its analyses exceed
+    together, naming the settings to reduce."""
     foretold = _foretell_all(program, functions) if program.study.limits else []
     report = Report()
     for limit in program.study.limits:
@@ -58,6 +59,18 @@ def check_limits(program: Program, functions: Functions) -> None:
         total = math.fsum(each.costs[limit.name] for each in parts)
         if total > limit.most:
             report.errors.append(_over(program, limit, total, parts))
+    report.finish()
+    return frozenset().union(*(each.costs for each in foretold))
+
+
+def check_limited(program: Program, foretold: Collection[str]) -> None:
+    """Raises E-STUDY-010 for every limit of a study whose cost is not among those that are foretold for its jobs."""
+    report = Report()
+    for limit in program.study.limits:
+        if limit.name not in foretold:
+            fix = f"the costs that are foretold: {', '.join(sorted(foretold))}" if foretold else "add a :cost to a form"
+            message = f"no function under :cost foretells {limit.name}{did_you_mean(limit.name, foretold)}"
+            report.errors.append(ParenError("E-STUDY-010", message, limit.span, fix=fix))
     report.finish()
 
 
