@@ -84,11 +84,13 @@ class StudyLines:
         self._now.pop(event.job, None)
         seconds = time.monotonic() - self._since.pop(event.job, time.monotonic())
         if event.kind == WAITING:
-            self.notice(f"stopped {self._jobs[event.job].name} while {event.stage}: it goes on the next time")
+            self.notice(f"stopped {self._jobs[event.job].name} in stage {event.stage}: it goes on the next time")
             return
         self._ended.add(event.job)
         how = (
-            f"done in {max(0.0, seconds):.1f} s" if event.kind == DONE else f"failed while {event.stage}: {event.text}"
+            f"done in {max(0.0, seconds):.1f} s"
+            if event.kind == DONE
+            else f"failed in stage {event.stage}: {event.text}"
         )
         self.notice(f"[{self._finished}/{self._total}] {self._jobs[event.job].name}: {how}")
 

@@ -153,7 +153,7 @@ def stop_at(step: int, number: signal.Signals) -> Shown:
 
 @pytest.mark.parametrize(
     ("number", "code", "workers", "steps"),
-    [(signal.SIGTERM, 143, None, 8000), (signal.SIGINT, 130, None, 8000), (signal.SIGTERM, 143, 2, 30000)],
+    [(signal.SIGTERM, 143, None, 8000), (signal.SIGINT, 130, None, 8000), (signal.SIGTERM, 143, 2, 100000)],
 )
 def test_an_interrupted_training_goes_on(
     tmp_path: Path, number: signal.Signals, code: int, workers: int | None, steps: int

@@ -39,7 +39,7 @@ def test_commands_of_a_study(tmp_path: Path) -> None:
     assert lines[:3] == [
         "[1/3] baseline: done in T s",
         "[2/3] rate 0.001: done in T s",
-        "[3/3] rows 4: failed while data: E-DATA-018: split train has 3 samples, fewer than one batch of 8",
+        "[3/3] rows 4: failed in stage data: E-DATA-018: split train has 3 samples, fewer than one batch of 8",
     ]
     assert lines[3] == "E-JOB-001: 1 of 3 jobs failed, in outputs/study"
     missing = paren(tmp_path, "analyze", "study.paren")
@@ -191,5 +191,5 @@ def test_lines_of_progress(tmp_path: Path) -> None:
         "the cache is full\n"
         "[2/3] rate 0.001: done in T s\n"
         "printed\nprinted\n"
-        "stopped rows 80 while training: it goes on the next time\n"
+        "stopped rows 80 in stage training: it goes on the next time\n"
     )
