@@ -107,7 +107,10 @@ def importing_from(folder: Path, kept: dict[str, ModuleType], read: Read = Path.
     sys.meta_path.insert(0, finder)
     importlib.invalidate_caches()
     try:
-        yield
+        with contextlib.chdir(
+            os.curdir
+        ):  # the user's code may go elsewhere: relative paths of the run mean what they did
+            yield
     finally:
         sys.meta_path.remove(finder)
         sys.path.remove(str(folder))

@@ -17,11 +17,13 @@ class StopSignals:
 
     It is entered before anything slow starts (compiling, reading data), so no phase of a run misses a signal. In
     another thread than the main one Python can set no handlers: nothing is caught there, and `request` still works.
+    Processes that user code forks (`multiprocessing`) have the handlers too, and end at the first signal as ever.
     `quiet`: whoever passed the signal on says what it means.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
+        self._process = os.getpid()
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
 
@@ -52,6 +54,10 @@ class StopSignals:
         self._previous.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         if self.received is None:
             self.received = signal.Signals(number)
             self._say(f"\n{self.received.name}: stopping at the next step border (again: stop at once)\n")

@@ -141,6 +141,17 @@ def test_a_changed_file_is_read_anew_even_with_its_old_size_and_time(opened: Ope
     assert opened(python(rows=5)).identity != first
 
 
+def test_a_function_that_goes_to_another_folder_takes_nobody_along(opened: Opener) -> None:
+    opened.write(
+        "f.py",
+        "import os\nimport numpy as np\ndef f():\n    os.chdir('/')\n"
+        "    return {'x': np.zeros((3, 2)), 'y': np.zeros(3, int)}\n",
+    )
+    before = os.getcwd()
+    assert opened(python("f")).splits["train"].count == 3
+    assert os.getcwd() == before
+
+
 def test_dataclasses_in_the_file_work(opened: Opener) -> None:
     opened.write(
         "f.py",

@@ -151,6 +151,18 @@ def test_handlers_are_put_back():
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+def test_a_forked_process_ends_at_the_first_signal():
+    """The workers of a user's `multiprocessing.Pool` are ended so."""
+    with StopSignals() as signals:
+        child = os.fork()
+        while child == 0:
+            time.sleep(0.01)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+        assert not signals.stop_asked
+
+
 def test_another_thread_than_the_main_one_catches_nothing_and_can_be_asked(tmp_path):
     results = []
 
