@@ -51,8 +51,9 @@ from paren.train.state import Json
 class Preparation:
     """Called by a start with the identity of what it goes on from, if there is one.
 
-    `first`: the plans for one microbatch a call. `memory`: the bytes of PAREN_MEMORY. `stacking`: the degree that was
-    asked for. `identity`: what decides about bits besides the stacking. `versions`: of what computes.
+    `first`: the plans for one microbatch a call. `memory`: bytes that the run may take, which `memory_limit` sets;
+    None: what is free. `stacking`: the degree that was asked for. `identity`: what decides about bits besides the
+    stacking. `versions`: of what computes.
     """
 
     first: Candidate
@@ -68,6 +69,7 @@ class Preparation:
     profiling: Profiling | None
     combine: Combination | None = None
     share: Share = WHOLE
+    memory_limit: str = "PAREN_MEMORY"
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
@@ -161,7 +163,7 @@ class Preparation:
             raise
         if not leads:
             return engine
-        target = present_target(device, limits, self.memory, "PAREN_MEMORY")
+        target = present_target(device, limits, self.memory, self.memory_limit)
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(candidate.program, candidate.plans, target, compiling, device.notes, stacking)
         report.write(self.out, Files())

@@ -223,6 +223,7 @@ def train_program(
         profiling,
         combine,
         ranks.share if ranks is not None else WHOLE,
+        free.limit if ranks is not None else "PAREN_MEMORY",
     )
     experiment = training.Experiment.of(program, digest)
     splits = preparation.splits(first)

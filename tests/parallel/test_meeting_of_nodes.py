@@ -223,6 +223,6 @@ def test_memory_is_agreed_on(file: Path, tmp_path: Path) -> None:
     assert last_line(said) == last_line(other_said)
     (code, said), (other_code, _) = ends["436KiB"]
     assert (code, other_code) == (0, 0), ends
-    assert "KiB planned of 436 KiB (PAREN_MEMORY): fits\n" in said
+    assert "KiB planned of 436 KiB (value of PAREN_MEMORY on rank 1): fits\n" in said
     assert "stacking   1 of 4 microbatches a call, the only one\n" in said
     assert "ranks      2, each with 2 of 4 microbatches of 32 rows: batches of 127 examples\n" in said
