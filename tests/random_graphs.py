@@ -244,7 +244,9 @@ def _normalize(d: _Drawing) -> Node:
 
 
 def _position(d: _Drawing) -> Node:
-    node = d.pick([node for node in d.floats if node.shape] or [d.input(d.dtype, (4,), "batch")])
+    """Of the extreme of an input: computed values that are equal but for rounding have another one each way."""
+    inputs = [node for node in d.floats if node.shape and node.op.name == "input"]
+    node = d.pick(inputs or [d.input(d.dtype, (4,), "batch")])
     position = d.emit(d.pick(("argmax", "argmin")), node, axis=d.number(0, len(node.shape) - 1))
     d.integers.append(position)
     return d.emit("cast", position, dtype=d.dtype)

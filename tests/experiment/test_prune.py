@@ -268,4 +268,5 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["verify", str(tmp_path)]) == 1
     assert "E-STORE-002: the artifact" in capsys.readouterr().err
     assert main(["prune", str(tmp_path), "--keep", "0"]) == 2
-    assert main(["verify", str(tmp_path / "absent")]) == 2
+    assert main(["verify", str(tmp_path / "absent")]) == 1
+    assert f"E-STORE-006: {tmp_path / 'absent'} holds no artifacts\n" in capsys.readouterr().err

@@ -243,7 +243,7 @@ def test_what_lies_in_host_memory_is_told_apart(tmp_path: Path) -> None:
     with hidden():
         report = digits(tmp_path).explain(threads=1)
     assert report.memory.planned == sum(report.memory.parts.values())
-    assert report.memory.host_parts.keys() == {"inputs", "saving", "host"}
+    assert report.memory.host_parts.keys() == {"inputs", "exchange", "carried", "saving", "host"}
     (line,) = [line.strip() for line in str(report).splitlines() if "in host memory" in line]
     assert line.startswith("in host memory: inputs ")
 

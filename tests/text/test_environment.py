@@ -36,6 +36,9 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "PAREN_RENDEZVOUS": "here:29500",
         "PAREN_RENDEZVOUS_TIMEOUT": "10",
         "PAREN_NODE_GRADIENTS": "f32",
+        "PAREN_STEP_TIMEOUT": "20",
+        "PAREN_WORK_TIMEOUT": "30",
+        "PAREN_LAUNCHER": "here:1",
     }
     assert variables.keys() | ranks.keys() == {variable.name for variable in VARIABLES}
     wanted = Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path, ranks)
