@@ -6,9 +6,9 @@ import json
 import os
 import socket
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from paren.parallel.store import Store
+from paren.runtime.host import process_space
 
 INTERVAL = 1.0  # seconds between two signs
 TRAINING, EVALUATING, JOINING, PREPARING, OVER = "training", "evaluating", "joining", "preparing", "over"
@@ -26,12 +26,7 @@ class Place:
     @classmethod
     def here(cls) -> Place:
         """This process."""
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            machine = f"{boot} {os.readlink('/proc/self/ns/pid')}"
-        except OSError:
-            machine = ""
-        return cls(socket.gethostname(), os.getpid(), machine)
+        return cls(socket.gethostname(), os.getpid(), process_space())
 
     def tell(self, store: Store, rank: int) -> None:
         """Lets everybody know."""

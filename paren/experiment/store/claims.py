@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 
 from paren.experiment.layout import LOCKS
+from paren.runtime.host import boot_identity
 from paren.text.errors import ParenError, system_reason
 from paren.train.files import json_bytes
 from paren.train.status import now
@@ -219,10 +220,7 @@ def _places(root: Path, name: str, machine: str) -> tuple[Path, Path]:
 
 def _machine(host: str) -> str:
     """A word for a running system: two of one name must not take each other's locks for their own."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = str(uuid.getnode())
+    boot = boot_identity() or str(uuid.getnode())
     return hashlib.sha256(f"{host} {boot}".encode()).hexdigest()[:12]
 
 

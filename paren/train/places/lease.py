@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
+from paren.runtime.host import process_space
 from paren.text.errors import ParenError
 from paren.train.places.object_store import AFTERWARDS, IN_RUN, Bucket, Conflict
 from paren.train.status import now
@@ -43,7 +44,7 @@ class Holder:
 
     @classmethod
     def here(cls) -> Holder:
-        machine = _machine()
+        machine = process_space()
         return cls(socket.gethostname(), os.getpid(), now(), secrets.token_hex(8), machine, _process(os.getpid()) or "")
 
     def __str__(self) -> str:
@@ -52,7 +53,7 @@ class Holder:
     @property
     def lives_here(self) -> bool | None:
         """Whether it is a live process of this machine; None if that cannot be told."""
-        if not self.machine or self.machine != _machine():
+        if not self.machine or self.machine != process_space():
             return None
         return _process(self.pid) == self.process
 
@@ -195,15 +196,6 @@ class Lease:
         return ParenError(
             "E-RUN-004", f"{self._place} is in use by {who}", fix="wait until it ends, stop it, or take another folder"
         )
-
-
-def _machine() -> str:
-    """What no other machine has, nor this one after it starts again, nor another container on it."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 def _process(pid: int) -> str | None:
