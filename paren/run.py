@@ -127,9 +127,7 @@ def run_program(
             if topology.member is None:
                 outcome = train_program(program, options, how, view, signals, topology, None, plans)
             else:
-                with joined(
-                    topology, topology.member, lambda: signals.exit_code if signals.stop_asked else None
-                ) as ranks:
+                with joined(topology, topology.member, signals.heard_at_once) as ranks:
                     ranks.heart.endings.append(lambda _: view.end())
                     outcome = train_program(program, options, how, view, signals, topology, ranks)
         finally:

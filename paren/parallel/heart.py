@@ -101,7 +101,8 @@ class Heart:
         while not self._over.wait(INTERVAL):
             if self._parent is not None and os.getppid() != self._parent:
                 os._exit(1)  # nobody is left to answer to, and no rank may outlive its run
-            code = self.joining() if self.joining is not None else None
+            joining = self.joining
+            code = joining() if joining is not None else None
             if code is not None:
                 os._exit(code)  # without all ranks nothing can be agreed on, and nothing is there to be saved
             try:

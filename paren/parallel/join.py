@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from paren.parallel.group import Groups, PeerLost
@@ -21,22 +21,24 @@ from paren.text.errors import Note, ParenError
 
 GRACE = 30.0  # seconds in which the failure of another rank comes to light
 PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive is watched, and not timed
+Stops = Callable[[], AbstractContextManager[Callable[[], int | None]]]
 
 
 @contextmanager
-def joined(topology: Topology, member: Member, stop: Callable[[], int | None]) -> Iterator[Ranks]:
+def joined(topology: Topology, member: Member, stops: Stops) -> Iterator[Ranks]:
     """A block in which this process is a rank, which begins once every rank has come: it gives signs of life, and tells
-    why it fails. `stop` gives the exit code of a stop that was asked for. Raises E-DP-007 if the store is not reached.
+    why it fails. `stops` is a block, of the time until then, that gives what tells any thread the exit code of a stop
+    that was asked for, None before. Raises E-DP-007 if the store is not reached.
 
     An exchange that another rank left is not the cause of anything: then it waits to be ended by its heart, which hears
     of the cause.
     """
     store, own = _open_stores(topology, member)
     heart = _give_heart(topology, member, own)
-    heart.joining = stop
     try:
-        groups = Groups(topology, member.rank, store, PATIENCE, heart.meeting)
-        heart.joining = None
+        with stops() as heart.joining:
+            groups = Groups(topology, member.rank, store, PATIENCE, heart.meeting)
+            heart.joining = None
         yield Ranks(member.rank, topology.ranks, store, groups, heart)
     except PeerLost as error:
         with heart.meeting():

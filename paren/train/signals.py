@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -39,6 +42,33 @@ class StopSignals:
     def request(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Asks for a stop at the next step border."""
         self.received = number
+
+    @contextmanager
+    def heard_at_once(self) -> Iterator[Callable[[], int | None]]:
+        """A block in which the main thread may be inside of a call that does not return. Handlers run in that thread
+        only, after the call; what this gives tells any thread the exit code of a stop signal that came, None before."""
+        if not self._previous:
+            yield lambda: self.exit_code if self.stop_asked else None
+            return
+        hearing, telling = socket.socketpair()
+        with hearing, telling:
+            hearing.setblocking(False)
+            telling.setblocking(False)
+            before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+
+            def code() -> int | None:
+                if self.stop_asked:
+                    return self.exit_code
+                with suppress(OSError):  # nothing came, or the block is over
+                    for number in hearing.recv(64, socket.MSG_PEEK):
+                        if number in EXIT_CODES:
+                            return EXIT_CODES[signal.Signals(number)]
+                return None
+
+            try:
+                yield code
+            finally:
+                signal.set_wakeup_fd(before)
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():

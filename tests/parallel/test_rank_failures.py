@@ -297,3 +297,16 @@ def test_under_torchrun_the_ranks_watch_each_other(file: Path, long: Path, fault
     )
     assert rank.isdigit()
     assert not running(out)
+
+
+def test_ranks_of_torchrun_that_wait_for_one_that_never_joins_are_not_waited_for(file: Path, tmp_path: Path) -> None:
+    """They end when torchrun asks them to, though they are inside of a call in which Python runs no signal handler:
+    it would ask again after 30 s."""
+    out = tmp_path / "out"
+    process = start(file, out, *ONE, *LONG, variables={"FAULT": "raise@0:join"}, torchrun=3)
+    begin = time.monotonic()
+    code, said = finish(process)
+    assert code == 1
+    assert re.search(r"Root Cause.*\n.*\n.*\n.*\n *rank +: 0 ", said) is not None
+    assert "SIGKILL" not in said and time.monotonic() - begin < 30, said
+    assert not running(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -151,12 +152,36 @@ def test_handlers_are_put_back():
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+def test_another_thread_hears_of_a_signal_while_the_main_thread_is_inside_of_a_call():
+    heard = []
+    with StopSignals() as signals:
+        with signals.heard_at_once() as code:
+
+            def listen() -> None:
+                time.sleep(0.2)  # until the call has begun
+                nothing = code()
+                os.kill(os.getpid(), signal.SIGTERM)
+                while code() is None:
+                    time.sleep(0.01)
+                heard.append((nothing, code(), signals.received))
+
+            thread = threading.Thread(target=listen)
+            thread.start()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 5_000_000)  # runs no handler until it is over
+            thread.join()
+        assert heard == [(None, 143, None)]
+        assert (code(), signals.received) == (143, signal.SIGTERM)
+
+
 def test_a_forked_process_ends_at_the_first_signal():
     """The workers of a user's `multiprocessing.Pool` are ended so."""
+    reading, writing = os.pipe()
     with StopSignals() as signals:
         child = os.fork()
         while child == 0:
+            os.write(writing, b".")
             time.sleep(0.01)
+        os.read(reading, 1)  # CPython forgets a signal that comes before a forked process runs
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
         assert os.WTERMSIG(status) == signal.SIGTERM

@@ -1,6 +1,6 @@
 """Loaded by the ranks of a test, whose PYTHONPATH names this folder: brings about the faults that FAULT asks for.
 
-FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `data`, `compile`, `restore`, `evaluate`, `save`,
+FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `join`, `data`, `compile`, `restore`, `evaluate`, `save`,
 `write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever), `sleepN` (N
 seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state). SIGUSR1 raises an
 error wherever a rank is.
@@ -52,6 +52,7 @@ def before(owner: Any, name: str, act: Any) -> None:
 def install(kind: str, place: str) -> None:
     import numpy as np
 
+    import paren.parallel.join
     import paren.prepare
     import paren.run
     import paren.train.checkpoint
@@ -61,6 +62,7 @@ def install(kind: str, place: str) -> None:
     from paren.engine import CompiledEngine
 
     places: dict[str, list[tuple[Any, str]]] = {
+        "join": [(paren.parallel.join, "_open_stores")],
         "data": [(paren.run, "open_program_data")],
         "compile": [(paren.prepare.Preparation, "_make_engine")],
         "restore": [(paren.train.run, "restore_newest")],
