@@ -308,5 +308,5 @@ def test_ranks_of_torchrun_that_wait_for_one_that_never_joins_are_not_waited_for
     code, said = finish(process)
     assert code == 1
     assert re.search(r"Root Cause.*\n.*\n.*\n.*\n *rank +: 0 ", said) is not None
-    assert "SIGKILL" not in said and time.monotonic() - begin < 30, said
+    assert time.monotonic() - begin < 30, said
     assert not running(out)

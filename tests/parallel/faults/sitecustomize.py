@@ -1,9 +1,9 @@
 """Loaded by the ranks of a test, whose PYTHONPATH names this folder: brings about the faults that FAULT asks for.
 
-FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `join`, `data`, `compile`, `restore`, `evaluate`, `save`,
-`write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever), `sleepN` (N
-seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state). SIGUSR1 raises an
-error wherever a rank is.
+FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `join`, `data`, `compile`, `restore`, `evaluate`,
+`save`, `write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever),
+`sleepN` (N seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state).
+SIGUSR1 raises an error wherever a rank is.
 
 With SEEN, a folder, each rank writes there what it computes: `RANK.trained` holds a line of `POSITION ID ID...` for
 each step, `RANK.evaluated` the labels of the examples of each call of an evaluation.
