@@ -109,8 +109,8 @@ def is_named(rank: int, said: str, layout: str) -> bool:
     lines = [line for line in said.splitlines() if line.startswith("E-DP-")]
     if layout == "torchrun" and not lines:
         return re.search(rf"Root Cause.*\n.*\n.*\n.*\n *rank +: {rank} ", said) is not None
-    named = re.match(rf"E-DP-008: rank {rank} on {HOST} failed ", lines[-1]) is not None
-    return named and (layout == "torchrun" or last_line(said) == lines[-1])
+    last = last_line(said) if layout == "nodes" else lines[-1]
+    return re.match(rf"E-DP-008: rank {rank} on {HOST} failed ", last) is not None
 
 
 def steps_of(out: Path) -> int:
