@@ -64,6 +64,8 @@ def launch(
         _end(store, ranks, failed.failure, say)
         leave_failed(topology, store)
         raise failed.failure.error() from None
+    except RuntimeError as error:
+        raise lost(error) from error
     finally:
         for rank in ranks:
             if rank.process.poll() is None:
@@ -132,17 +134,14 @@ def _wait(
 
 def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
     """Raises _Failed if a rank of this node, or of another, has failed."""
-    try:
-        for rank in ranks:
-            if rank.process.poll() not in (None, 0, *STOPPED):
-                _record(store, rank, ranks, _ending(rank), lives=False)
-            elif _is_stopped(rank):
-                _record(store, rank, ranks, f"it gave no sign of life for {FROZEN:g} s", lives=True)
-        if watch is not None:
-            watch.look()
-        failure = read_failure(store)
-    except RuntimeError as error:
-        raise lost(error) from error
+    for rank in ranks:
+        if rank.process.poll() not in (None, 0, *STOPPED):
+            _record(store, rank, ranks, _ending(rank), lives=False)
+        elif _is_stopped(rank):
+            _record(store, rank, ranks, f"it gave no sign of life for {FROZEN:g} s", lives=True)
+    if watch is not None:
+        watch.look()
+    failure = read_failure(store)
     if failure is not None:
         raise _Failed(failure)
 

@@ -38,7 +38,8 @@ STEPS = 30  # within which a fault comes
 ENDLESS = ("--set", "epochs=2000", "--set", "evaluate=3", "--stacking", "1")
 PACE = "sleep0.05@{}:steps"
 GONE, FROZEN = 15.0, 25.0  # seconds after which all processes are to be gone on a machine that has time for them
-FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": signal.SIGUSR1}
+FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": None}
+EARLY = ("join", "data", "compile")  # places before the first step
 Layout = Callable[..., list[subprocess.Popen[str]]]
 
 
@@ -77,19 +78,25 @@ def find_rank(processes: list[subprocess.Popen[str]], rank: int) -> int:
 def disturb(chance: random.Random, file: Path, out: Path, layout: str, kind: str) -> tuple[str, float]:
     """One fault at a random moment of a run that goes on: what it was, and for how many seconds there were processes
     after it."""
-    rank, early, done = chance.randrange(4), chance.random() < 0.3, steps_of(out)
-    processes = LAYOUTS[layout](file, out, "--resume", "auto", fault=PACE.format(rank))
+    rank, early = chance.randrange(4), chance.random() < 0.3
+    step, moment = steps_of(out) + chance.randint(1, STEPS), chance.uniform(0, 5)
+    number, place = FAULTS[kind], chance.choice(EARLY) if early else f"step{step}"
+    fault = PACE.format(rank) + ("" if number else f" raise@{rank}:{place}")
+    processes = LAYOUTS[layout](file, out, "--resume", "auto", fault=fault)
     process = find_rank(processes, rank)
-    if early and not (layout == "torchrun" and kind == "stop"):  # before the first sign only a launcher sees that
-        moment = chance.uniform(0, 5)
+    if number is None:
+        # Not by a signal, whose error is lost where a library expects errors, as in many an import.
+        when = f"at {place}"
+        wait_for_end(process)
+    elif early and not (layout == "torchrun" and kind == "stop"):  # before the first sign only a launcher sees that
         time.sleep(moment)
         when = f"{moment:.2f} s after the start"
     else:
-        step = done + chance.randint(1, STEPS)
         wait_for_step(out, step)
-        time.sleep(chance.uniform(0, 0.2))
+        time.sleep(moment / 25)
         when = f"from step {step} on"
-    os.kill(process, FAULTS[kind])
+    if number is not None:
+        os.kill(process, number)
     begin = time.monotonic()
     ends = [finish(each) for each in processes]
     while running(out) and time.monotonic() - begin < LIMIT:
@@ -101,6 +108,18 @@ def disturb(chance: random.Random, file: Path, out: Path, layout: str, kind: str
         assert code == 1, f"{told}: {said}"
         assert is_named(rank, said, layout), f"{told}: {said}"
     return told, seconds
+
+
+def wait_for_end(process: int) -> None:
+    """Returns when a process of another parent has ended."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {process} did not end")
 
 
 def is_named(rank: int, said: str, layout: str) -> bool:

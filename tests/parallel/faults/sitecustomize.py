@@ -3,7 +3,6 @@
 FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `join`, `data`, `compile`, `restore`, `evaluate`,
 `save`, `write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever),
 `sleepN` (N seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state).
-SIGUSR1 raises an error wherever a rank is.
 
 With SEEN, a folder, each rank writes there what it computes: `RANK.trained` holds a line of `POSITION ID ID...` for
 each step, `RANK.evaluated` the labels of the examples of each call of an evaluation.
@@ -13,7 +12,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 
@@ -32,10 +30,6 @@ def strike(kind: str) -> None:
         os._exit(3)
     else:
         raise AssertionError(f"no fault {kind}")
-
-
-def raise_here(number: int, frame: FrameType | None) -> None:
-    raise ValueError("provoked by a signal")
 
 
 def before(owner: Any, name: str, act: Any) -> None:
@@ -120,7 +114,6 @@ def main() -> None:
             install(kind, place)
     if "SEEN" in os.environ:
         record(Path(os.environ["SEEN"]), rank)
-    signal.signal(signal.SIGUSR1, raise_here)  # last, as errors of this module end nothing
 
 
 main()
