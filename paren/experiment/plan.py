@@ -198,10 +198,14 @@ def _alike(folder: str) -> str:
 
 def _likely_data(job: Job, trainer: Trainer, former: Mapping[str, _Former]) -> str | None:
     """The key of data that are read where they lie, by what was trained on them: where a training of this job was
-    interrupted, those that it had; else those of the same job before. None if nothing was."""
-    for key in {each.data for each in former.values() if each.data is not None}:
-        if read_status(trainer.store.partial(trainer.recipe(job, key))) is not None:
-            return key
+    interrupted, those that the newest one had; else those of the same job before. None if nothing was."""
+    interrupted = []
+    for key in dict.fromkeys(each.data for each in former.values() if each.data is not None):
+        status = read_status(trainer.store.partial(trainer.recipe(job, key)))
+        if status is not None:
+            interrupted.append((status.updated, key))
+    if interrupted:
+        return max(interrupted)[1]
     before = former.get(_alike(job.folder))
     return before.data if before is not None else None
 

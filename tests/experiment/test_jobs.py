@@ -7,19 +7,28 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment.recorded_folders import write_json
 from experiment.studies import Shown, files_below, states, weights, write_study
 
 from paren import api
 from paren.experiment import training
 from paren.experiment.events import Event
 from paren.experiment.job_files import JobStatus, write_job_status
-from paren.experiment.jobs import Job
+from paren.experiment.jobs import Job, make_jobs
+from paren.experiment.plan import _Former, _likely_data
+from paren.experiment.python.functions import Functions
+from paren.experiment.store.store import Store
+from paren.experiment.training import Trainer
+from paren.lang.elaborate import elaborate
+from paren.run import How
 from paren.runtime.device import open_device
 from paren.text.errors import ParenError
+from paren.train.status import Status
 
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
 
@@ -244,6 +253,20 @@ def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
     train(path, out, stop_at(1, signal.SIGTERM))
     plan = api.load(path).plan(out)
     assert [job.steps for job in plan.jobs if job.step is not None] == [30000]
+
+
+def test_a_plan_goes_on_from_the_newest_of_several_interrupted_trainings(tmp_path: Path) -> None:
+    """Of a job whose data are read where they lie: it is not known yet which of them it has."""
+    path = write_study(tmp_path / "s")
+    (job,) = make_jobs(elaborate(path), ())
+    trainer = Trainer(Store(tmp_path / "out"), Functions.of(path.parent), How("cpu"))
+    former = {}
+    for day in (2, 3, 1):
+        key = f"{day}" * 24
+        folder = trainer.store.partial(trainer.recipe(job, key))
+        write_json(folder / "status.json", asdict(Status("stopped", day, 4, 8, "", f"2026-11-0{day}")))
+        former[key] = _Former(folder, key)
+    assert _likely_data(job, trainer, former) == "3" * 24
 
 
 # Options ------------------------------------------------------------------------------------------------------------
