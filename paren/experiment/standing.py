@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import missing, plan_analysis
 from paren.experiment.job_files import DONE, FAILED, read_job_file, read_job_status
 from paren.experiment.jobs import Job
-from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.artifact import Artifact, read_whole
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
 from paren.experiment.training import MODEL, Trainer
-from paren.text.errors import ParenError
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,7 @@ def _is_recorded(folder: Path, model: Artifact, analyzes: bool) -> bool:
 
 def open_whole(store: Store, kind: str, reference: object) -> Artifact | None:
     """The artifact that a job's file names by a relative path, if it is whole."""
-    if not isinstance(reference, str):
-        return None
-    return _unless_damaged(lambda: store.open(kind, Path(reference).name))
+    return read_whole(store.folder / kind / Path(reference).name) if isinstance(reference, str) else None
 
 
 def recorded_model(job: Job, store: Store, root: Path, data_key: str | None) -> Artifact | None:
@@ -66,12 +62,3 @@ def recorded_model(job: Job, store: Store, root: Path, data_key: str | None) -> 
         return None
     parts = model.recipe.parts
     return model if parts.get("program") == job.identity and data_key in (None, parts.get("data")) else None
-
-
-def _unless_damaged(find: Callable[[], Artifact | None]) -> Artifact | None:
-    try:
-        return find()
-    except ParenError as error:
-        if error.code != "E-STORE-002":
-            raise
-        return None

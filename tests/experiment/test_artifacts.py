@@ -175,8 +175,11 @@ def test_content_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_product_is_not_called_like_a_kind(tmp_path: Path) -> None:
-    with pytest.raises(ParenError, match="a product cannot be called model, which is a kind of artifact"):
+    with pytest.raises(ParenError) as caught:
         Store(tmp_path).find(Recipe("product", "model", {}))
+    assert str(caught.value) == (
+        "E-STORE-001: a product cannot be called model, which is a kind of artifact\n  fix: give it another name"
+    )
 
 
 def test_a_key_tells_values_apart_and_not_their_order() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from paren.cli.app import main
 from paren.experiment.store import prune as prune_module
+from paren.experiment.store.artifact import read_artifact
 from paren.experiment.store.claims import claim
 from paren.experiment.store.launches import read_launches, record_launch
 from paren.experiment.store.prune import prune
@@ -251,7 +252,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         file.size
         for kind in Store(tmp_path).kinds()
         for key in Store(tmp_path).keys(kind)
-        for file in Store(tmp_path).open(kind, key).files.values()
+        for file in read_artifact(Store(tmp_path).folder / kind / key).files.values()
     )
     assert capsys.readouterr().out == f"5 artifacts of {size} bytes: every byte is as it was published\n"
     assert main(["verify", str(tmp_path), "--json"]) == 0

@@ -13,6 +13,7 @@ from paren.text.errors import Note, ParenError
 from paren.text.source import Span
 
 _OF_PRODUCTS, _OF_PLOTS_OVER_JOBS = "writer", "jobs"
+_STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,3 @@ def _fix(analysis: Analysis, signature: inspect.Signature, names: Sequence[str])
     if absent:
         return "give it as a keyword of the form, or name the product that it is under :needs"
     return "give the function a parameter for each keyword and each need"
-
-
-_STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

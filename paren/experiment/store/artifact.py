@@ -267,6 +267,16 @@ def read_artifact(folder: Path) -> Artifact | None:
     return artifact
 
 
+def read_whole(folder: Path) -> Artifact | None:
+    """The artifact in a folder, if there is one that is not found damaged."""
+    try:
+        return read_artifact(folder)
+    except ParenError as error:
+        if error.code != "E-STORE-002":
+            raise
+        return None
+
+
 def changed_files(artifact: Artifact) -> list[str]:
     """The files whose bytes are not those that were published; every byte is read. Raises OSError."""
     found = []

@@ -37,6 +37,7 @@ from paren.train.status import now
 
 LEASE = 60.0  # seconds without a sign after which the holder on another host counts as dead
 INTERVAL = 5.0  # seconds between two signs
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.02, 0.5  # seconds between two looks at a claim that another has; they grow
 _TRIES, _PAUSE = 50, 0.002  # how often, and after how many seconds, a lock that nobody holds by name is asked for again
 
 
@@ -165,11 +166,12 @@ def claim(root: Path, name: str, host: str | None = None) -> Claim | None:
 
 
 @contextlib.contextmanager
-def waiting_for(root: Path, name: str, pause: float = 0.02) -> Iterator[Claim]:
+def waiting_for(root: Path, name: str) -> Iterator[Claim]:
     """The claim of a name for the length of a block, once whoever holds it is done or dead."""
+    pause = _SHORTEST_WAIT
     while (held := claim(root, name)) is None:
         time.sleep(pause)
-        pause = min(0.5, pause * 1.5)
+        pause = min(_LONGEST_WAIT, 1.5 * pause)
     with held:
         yield held
 
@@ -316,6 +318,7 @@ def _remove_if_dead(lease: Path, machine: str, written: Path) -> bool:
 
 
 def _lives(lease: Path, holder: Holder, machine: str) -> bool:
+    """Whether a holder still holds its claim, as far as it can be seen from a machine."""
     if holder.machine == machine:
         lock = lease.with_suffix(f".{machine}")
         try:

@@ -21,6 +21,9 @@ from paren.train.status import now
 
 @dataclass(frozen=True)
 class PastLaunch:
+    """A launch on record: the name of the study's file, its variant, when it was first launched so (ISO 8601), and the
+    folders of its jobs below the root."""
+
     study: str
     variant: str | None
     created: str

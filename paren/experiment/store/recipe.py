@@ -16,6 +16,8 @@ from paren.train.state import Json
 
 FORMAT = 1
 KEY_DIGITS = 24
+# What stands below these parts is told by its own name alone.
+_BARE = ("keywords", "settings", "sources", "versions", "needs", "member")
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,6 @@ def _compare(place: str, before: Json, now: Json) -> Iterator[str]:
     elif digest(before) != digest(now):
         opaque = _is_opaque(before) or _is_opaque(now)
         yield f"{place}: changed" if opaque else f"{place}: {_show(before)} -> {_show(now)}"
-
-
-# What stands below these parts is told by its own name alone.
-_BARE = ("keywords", "settings", "sources", "versions", "needs", "member")
 
 
 def _is_opaque(value: Json) -> bool:

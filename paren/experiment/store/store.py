@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paren.experiment.layout import PARTIAL, STORE
-from paren.experiment.store.artifact import Artifact, Writer, check_name, read_artifact, seal, writing
+from paren.experiment.store.artifact import Artifact, Writer, check_name, read_artifact, read_whole, seal, writing
 from paren.experiment.store.claims import Claim, waiting_for
 from paren.experiment.store.recipe import KEY_DIGITS, Recipe
 from paren.text.errors import ParenError
@@ -52,17 +52,15 @@ class Store:
             check_name(recipe.name, "a product")
             if recipe.name in KINDS:
                 raise ParenError(
-                    "E-STORE-001", f"a product cannot be called {recipe.name}, which is a kind of artifact"
+                    "E-STORE-001",
+                    f"a product cannot be called {recipe.name}, which is a kind of artifact",
+                    fix="give it another name",
                 )
         return self.folder / recipe.folder / recipe.key
 
     def find(self, recipe: Recipe) -> Artifact | None:
         """The artifact of a recipe, if it was published. The sizes of its files are checked. Raises E-STORE-002."""
         return read_artifact(self.place(recipe))
-
-    def open(self, kind: str, key: str) -> Artifact | None:
-        """The artifact in a folder of the store, `kind` being data, model or a product's name. Raises E-STORE-002."""
-        return read_artifact(self.folder / kind / key)
 
     def keys(self, kind: str) -> set[str]:
         """The keys of all published artifacts of a kind (data, model or a product's name). They are not read."""
@@ -138,12 +136,7 @@ class Store:
 
     def find_whole(self, recipe: Recipe) -> Artifact | None:
         """The artifact of a recipe, if it was published and is not found damaged."""
-        try:
-            return self.find(recipe)
-        except ParenError as error:
-            if error.code != "E-STORE-002":
-                raise
-            return None
+        return read_whole(self.place(recipe))
 
     def _use(self, recipe: Recipe) -> Artifact | None:
         """The artifact, if it is whole: reading one needs no claim."""
