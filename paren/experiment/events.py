@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from paren.experiment.job_files import RUNNING
 from paren.train.state import Json
 
 PAUSE = 0.1  # seconds between two signs of a training
@@ -56,18 +57,18 @@ class JobProgress:
 
     def begin(self, done: int, stop: int) -> None:
         self._stop = stop
-        self._tell(Event(self._job, "running", "training", done, stop))
+        self._tell(Event(self._job, RUNNING, "training", done, stop))
 
     def step(self, step: int, record: Mapping[str, Json]) -> None:
         now = time.monotonic()
         if now - self._last >= PAUSE:
             self._last = now
-            self._tell(Event(self._job, "running", "training", step, self._stop))
+            self._tell(Event(self._job, RUNNING, "training", step, self._stop))
 
     def phase(self, name: str) -> None:
         self._prepared = self._prepared or name == "compiling"
         if name and not self._stop:
-            self._tell(Event(self._job, "running", name))
+            self._tell(Event(self._job, RUNNING, name))
 
     def notice(self, text: str) -> None:
         if not self._prepared:

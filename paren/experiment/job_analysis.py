@@ -49,15 +49,15 @@ def check_costs(jobs: Sequence[Job], functions: Functions) -> None:
 def subject_of(job: Job, trainer: Trainer, root: Path, model: Artifact, data_key: str) -> Subject:
     """A trained job as its analysis sees it."""
     return Subject(
-        job.program,
-        root / job.folder,
-        job.changed,
-        job.member,
-        model.key,
-        data_key,
-        lambda: read_model(model.folder, trainer.device, program=job.program),
-        lambda: Splits(trainer.data(job, Silent())),
-        lambda: read_metrics(model.folder),
+        program=job.program,
+        folder=root / job.folder,
+        changed=job.changed,
+        member=job.member,
+        model_key=model.key,
+        data_key=data_key,
+        model=lambda: read_model(model.folder, trainer.device, program=job.program),
+        data=lambda: Splits(trainer.data(job, Silent())),
+        history=lambda: read_metrics(model.folder),
     )
 
 

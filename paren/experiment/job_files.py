@@ -133,10 +133,9 @@ def write_study(
         "jobs": [job.folder for job in jobs],
     }
     stored = read_object(root / STUDY) or {}
-    created = (
-        stored.get("created", now()) if {**stored, "created": None} == {**_plain(content), "created": None} else now()
-    )
-    _write(root / STUDY, content | {"created": created})
+    created = stored.pop("created", None)
+    is_known = created is not None and stored == _plain(content)
+    _write(root / STUDY, content | {"created": created if is_known else now()})
 
 
 def _factors(factors: Sequence[Factor]) -> dict[str, object]:
@@ -148,6 +147,7 @@ def _reference(place: Path | None, folder: Path) -> str | None:
 
 
 def _plain(content: object) -> Any:
+    """What a file that it is written to gives back: tuples are lists there."""
     return json.loads(json.dumps(content))
 
 

@@ -13,7 +13,7 @@ from paren.ir.identity import program_identity
 from paren.ir.program import Factor, Program, Setting, Value, same_value
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
-from paren.text.errors import Note, ParenError, ParenErrors
+from paren.text.errors import Note, ParenError, Report
 from paren.text.source import Span
 
 
@@ -95,9 +95,7 @@ def check_jobs(jobs: Sequence[Job], check: Callable[[Job], object] = lambda job:
             for single in error.errors:
                 key = (single.code, str(single.span), single.message)
                 found.setdefault(key, (single, []))[1].append(where)
-    errors = [_with_notes(error, notes) for error, notes in found.values()]
-    if errors:
-        raise errors[0] if len(errors) == 1 else ParenErrors(errors)
+    Report([_with_notes(error, notes) for error, notes in found.values()]).finish()
 
 
 def _settings(program: Program) -> dict[str, Value]:

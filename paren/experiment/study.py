@@ -28,7 +28,7 @@ from paren.parallel.topology import Topology
 from paren.run import How, package_versions
 from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
-from paren.text.errors import Note, ParenError, ParenErrors
+from paren.text.errors import Note, ParenError, Report
 from paren.text.size import count_of
 from paren.train.signals import StopSignals
 
@@ -107,12 +107,10 @@ class _Study:
         sweep(root)
         failed, unfinished = self._ends(left, before)
         if not self.signals.stop_asked:
-            errors = [*self._complaints(failed, unfinished, missing), *errors]
-            if errors:
-                raise errors[0] if len(errors) == 1 else ParenErrors(errors)
+            Report([*self._complaints(failed, unfinished, missing), *errors]).finish()
         code = self.signals.exit_code if self.signals.stop_asked else 0
-        open_ = len(failed) + len(unfinished) + len(missing)
-        return StudyRun(root, code, len(self.jobs) - open_, open_)
+        undone = len(failed) + len(unfinished) + len(missing)
+        return StudyRun(root, code, len(self.jobs) - undone, undone)
 
     def _ended_attempts(self, jobs: Sequence[Job]) -> dict[str, str]:
         """The attempts at jobs that have ended already. What is tried now by workers of another launch is not."""
@@ -141,18 +139,18 @@ class _Study:
         trainer.close_data()
         share = max(place.share for place in places)
         order = Order(
-            self.program.path,
-            self.program.variant,
-            self.overrides,
-            self.program.sources,
-            tuple(job.order for job in left),
-            str(launch.out),
-            self._shared(share),
-            share,
-            launch.trains,
-            launch.analyzes,
-            launch.tensorboard,
-            before,
+            path=self.program.path,
+            variant=self.program.variant,
+            overrides=self.overrides,
+            texts=self.program.sources,
+            jobs=tuple(job.order for job in left),
+            root=str(launch.out),
+            how=self._shared(share),
+            share=share,
+            trains=launch.trains,
+            analyzes=launch.analyzes,
+            tensorboard=launch.tensorboard,
+            before=before,
         )
         # Neither ranks of each training, nor one thread more in a library of user code than its part.
         variables = {name: value for name, value in inherited_variables().items() if name not in OF_RANKS}

@@ -142,27 +142,31 @@ class _Attempt:
         self._stage(name)
 
     def _stage(self, name: str) -> None:
-        """Says what is done now, and how long the stage before it took."""
-        now = time.monotonic()
-        seconds = dict(self.status.seconds)
-        if self.status.stage is not None:
-            seconds[self.status.stage] = seconds.get(self.status.stage, 0.0) + round(now - self._since, 3)
+        """Says what is done now."""
+        self._end_stage()
+        self.status = replace(self.status, stage=name)
+        write_job_status(self.folder, self.status)
+        self.worker.tell(Event(self.job.order, RUNNING, name))
+
+    def _end_stage(self) -> None:
+        """Notes how long the stage took that ends, if there was one."""
+        now, stage, seconds = time.monotonic(), self.status.stage, dict(self.status.seconds)
+        if stage is not None:
+            seconds[stage] = seconds.get(stage, 0.0) + round(now - self._since, 3)
         self._since = now
-        self.status = replace(self.status, stage=name or self.status.stage, seconds=seconds)
-        if name:
-            write_job_status(self.folder, self.status)
-            self.worker.tell(Event(self.job.order, RUNNING, name))
+        self.status = replace(self.status, seconds=seconds)
 
     def end(self, state: str) -> None:
         """The last word on an attempt that did not fail."""
-        self._stage("")
+        self._end_stage()
         stage = None if state == DONE else self.status.stage
         self.status = replace(self.status, state=state, stage=stage)
         write_job_status(self.folder, self.status)
         self.worker.tell(Event(self.job.order, state, stage or ""))
 
     def fail(self, code: str | None, message: str, text: str) -> None:
-        self._stage("")
+        """The last word on one that did; `text` is its traceback."""
+        self._end_stage()
         self.status = replace(self.status, state=FAILED, code=code, message=message, traceback=text)
         write_job_status(self.folder, self.status)
         told = f"{code}: {message}" if code else message

@@ -25,7 +25,7 @@ MODULE = "paren.experiment.worker_process"
 @dataclass(frozen=True)
 class Order:
     """What a worker process is to do: everything that `Worker` needs, as plain values. `texts`: of the file and its
-    imports, so that all workers read the same. `jobs`: the orders of the jobs that are left."""
+    imports, so that all workers read the same. `jobs`: the numbers (`Job.order`) of the jobs that are left."""
 
     path: str
     variant: str | None

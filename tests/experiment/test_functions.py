@@ -96,6 +96,13 @@ def test_remedies(study: Study, form: str, python: str, fix: str) -> None:
     assert caught.value.fix == fix
 
 
+def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(study: Study) -> None:
+    study.write('(defmetric a (python "f.py" f :files ("d.csv")))', "def f(): pass\n")
+    with pytest.raises(ParenError) as caught:
+        check_functions(study.program(), study.functions, False)
+    assert caught.value.fix == f"paths start from {study.folder}"
+
+
 def test_all_mistakes_are_told_at_once(study: Study) -> None:
     forms = '(defmetric a (python "f.py" f)) (defmetric b (python "none.py" f)) (defmetric c (python "f.py" c))'
     forms += '(defmetric d (python "f.py" g :files ("d.csv"))) (defmetric e (python "f.py" g) :cost h)'

@@ -56,7 +56,7 @@ def save_plot(result: object, name: str, folder: Path, key: str, file: PythonFil
         check_name(stem, "a figure")
         figures[stem] = cast(Figure, figure)
     if not figures:
-        raise ParenError("E-STUDY-008", f"{origin} returns no figures", span)
+        raise ParenError("E-STUDY-008", f"{origin} returns no figures", span, fix="return at least one")
     saved: dict[str, bytes] = {}
     for stem, figure in figures.items():
         for kind, metadata in _WITHOUT_DATE.items():
@@ -67,8 +67,8 @@ def save_plot(result: object, name: str, folder: Path, key: str, file: PythonFil
     record = json_bytes({"key": key, "files": list(saved)}, indent=1)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name_, content_ in {**saved, RECORD: record}.items():
-            write_atomically(Files(), folder / name_, content_, durable=False)
+        for written, data in {**saved, RECORD: record}.items():
+            write_atomically(Files(), folder / written, data, durable=False)
         for path in folder.iterdir():
             if path.suffix in (".pdf", ".png") and path.name not in saved:
                 path.unlink()  # a figure of the earlier plot

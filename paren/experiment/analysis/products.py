@@ -63,7 +63,8 @@ def store_product(writer: Writer, result: object, origin: str, span: Span, may_b
         )
     for name, value in result.items():
         if not isinstance(name, str):
-            raise ParenError("E-STUDY-008", f"{origin} returns the name {name!r}, which is no string", span)
+            message = f"{origin} returns the name {name!r}, which is no string"
+            raise ParenError("E-STUDY-008", message, span, fix="give each array and value a name")
         try:
             array = _as_array(value)
             if array is not None:

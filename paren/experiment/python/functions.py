@@ -118,7 +118,8 @@ def check_functions(program: Program, functions: Functions, load: bool) -> None:
                 _check(functions, analysis, analysis.cost, "cost", load)
             for each in analysis.files:
                 if not (functions.base / each).is_file():
-                    raise ParenError("E-STUDY-006", f"the file {each!r} of :files does not exist", analysis.span)
+                    message = f"the file {each!r} of :files does not exist"
+                    raise ParenError("E-STUDY-006", message, analysis.span, fix=f"paths start from {functions.base}")
     report.finish()
 
 

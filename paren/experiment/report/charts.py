@@ -1,8 +1,8 @@
 """Charts as SVG: lines over steps, and points with error bars over the values of a setting.
 
 Colours are variables of the style sheet, which a mark names in its `--k`: `--c0` to `--c7` to tell things apart, `--s0`
-to `--s7` for what has an order. What a mark stands for is
-in its attributes, in full, for the script that shows it on hovering.
+to `--s7` for what has an order. What a mark stands for is in its attributes, in full, for the script that shows it on
+hovering.
 """
 
 from __future__ import annotations
