@@ -135,6 +135,7 @@ OF_RANKS = (
 # torchrun's, which make a process one of several ranks.
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the ranks' store
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # Gloo's own: the interfaces it listens on, with commas between
 AGENT_FILE = "TORCHELASTIC_ERROR_FILE"  # where a rank tells torchrun of its error
 
 
@@ -194,6 +195,16 @@ def bound_busy_waiting() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def chosen_interfaces() -> list[str]:
+    """The network interfaces that the user wants Gloo to use; none where nobody has chosen."""
+    return [name for name in os.environ.get(GLOO_INTERFACE, "").split(",") if name]
+
+
+def use_interface(name: str) -> None:
+    """Lets Gloo, which asks for its variable when a group is made, listen on a network interface."""
+    os.environ[GLOO_INTERFACE] = name
 
 
 def quieten_stores() -> None:

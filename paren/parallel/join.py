@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from paren.environment import GLOO_INTERFACE
 from paren.parallel.group import Groups, PeerLost
 from paren.parallel.heart import Heart
+from paren.parallel.interface import choose_interface
 from paren.parallel.ranks import FACTS, Ranks
 from paren.parallel.route import describe_route
 from paren.parallel.store import Store, open_store
@@ -37,7 +39,7 @@ def joined(topology: Topology, member: Member, stops: Stops) -> Iterator[Ranks]:
     heart = _give_heart(topology, member, own)
     try:
         with stops() as heart.joining:
-            groups = Groups(topology, member.rank, store, PATIENCE, heart.meeting)
+            groups = _make_groups(topology, member, store, heart)
             heart.joining = None
         yield Ranks(member.rank, topology.ranks, store, groups, heart)
     except PeerLost as error:
@@ -67,6 +69,23 @@ def _open_stores(topology: Topology, member: Member) -> tuple[Store, Store]:
             f"{limit:g} s",
             notes=[Note(line) for line in describe_route(member.meeting)],
             fix="start every node, and let them reach that address",
+        ) from error
+
+
+def _make_groups(topology: Topology, member: Member, store: Store, heart: Heart) -> Groups:
+    """The groups that this rank belongs to. Raises E-DP-007 if the ranks do not reach each other."""
+    with heart.meeting():
+        interface = choose_interface(topology, member.meeting, store)
+    try:
+        return Groups(topology, member.rank, store, PATIENCE, heart.meeting)
+    except PeerLost as error:
+        with heart.meeting():
+            time.sleep(GRACE)  # a rank may have ended, which is the cause then
+        raise ParenError(
+            "E-DP-007",
+            f"rank {member.rank} on {socket.gethostname()} and the others did not reach each other",
+            notes=[Note(f"it listened on interface {interface}"), Note(f"Gloo said: {error}")],
+            fix=f"let the nodes reach each other at every port, or name the interface between them in {GLOO_INTERFACE}",
         ) from error
 
 

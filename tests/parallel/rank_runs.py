@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +75,15 @@ def write_experiment(folder: Path) -> Path:
 
 
 def start(
-    file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None, torchrun: int = 0
+    file: Path,
+    out: Path,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    torchrun: int = 0,
+    within: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """`paren run` of the file, as a process whose streams are captured, or as so many ranks of torchrun's. FAULT and
-    SEEN among the variables are for `faults/sitecustomize.py`."""
+    """`paren run` of the file, as a process whose streams are captured, or as so many ranks of torchrun's, started by
+    the command `within`. FAULT and SEEN among the variables are for `faults/sitecustomize.py`."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
     given |= {"PAREN_CACHE": str(file.parent / "cache"), **(variables or {})}
     if {"FAULT", "SEEN"} & given.keys():
@@ -87,7 +92,7 @@ def start(
     if torchrun:
         agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)]
         command[1:1] = agent
-    return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([*within, *command], env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
