@@ -9,9 +9,10 @@ from string import Template
 
 from paren.experiment.report.artifacts import artifacts
 from paren.experiment.report.curves import curves
+from paren.experiment.report.details import details, failures
 from paren.experiment.report.html import Html, element, escape, join
 from paren.experiment.report.pictures import pictures
-from paren.experiment.report.provenance import details, failures, provenance, settings
+from paren.experiment.report.provenance import provenance, settings
 from paren.experiment.report.resources import events, memory
 from paren.experiment.report.sweeps import sweeps
 from paren.experiment.report.tables import job_table, metric_tables
