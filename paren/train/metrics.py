@@ -34,12 +34,6 @@ def encode(record: Mapping[str, Json]) -> bytes:
         return json_bytes(finite(dict(record)))
 
 
-def without_measured(line: str) -> dict[str, Json]:
-    """A line's content without `MEASURED_SERIES` and how the stacking was chosen: what equal runs have in common."""
-    measured = MEASURED_SERIES | {"chosen", "text"}
-    return {name: value for name, value in json.loads(line).items() if name not in measured}
-
-
 def length(path: Path, step: int) -> int:
     """Bytes of the lines of a file up to a step; 0 if it does not exist."""
     done = 0

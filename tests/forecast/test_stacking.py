@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from metric_lines import without_measured
 
 import paren
 from paren.forecast import choices
@@ -19,7 +20,6 @@ from paren.forecast.stacking import Candidate, choose, degrees, forced_candidate
 from paren.ir.program import Program
 from paren.plan.limits import Limits
 from paren.text.errors import ParenError
-from paren.train.metrics import without_measured
 from paren.train.read_run import read_annotations, read_metrics, read_weights
 
 TEXT = """\

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from metric_lines import without_measured
 
 import paren
 from paren.engine import CompiledEngine
 from paren.run import Run
 from paren.text.errors import ParenError
 from paren.train import chunk
-from paren.train.metrics import without_measured
 
 POINTS = """
 (defdata points (arrays "points.npz"

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiled_training import EXAMPLES, Trainer, assert_gradients_agree, examples
+from metric_lines import without_measured
 
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
 from paren.passes.assemble import SQUARES
 from paren.runtime import cpu, native_call
-from paren.train.metrics import without_measured
 
 PROGRAM = """
 (defdata d (python "points.py" points :fields ((x float32 [6]) (y float32 []))

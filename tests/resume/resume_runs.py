@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from metric_lines import without_measured
+
 import paren
 from paren.api import Experiment
 from paren.run import Run
 from paren.train.manifest import Manifest
-from paren.train.metrics import without_measured
 from paren.train.places.disk import DiskFolder
 from paren.train.status import Status, read_status
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from metric_lines import without_measured
 from stores import BUCKET, BUSY, CUT, LOST, PASS, Proxy, Seen
 from training_fakes import Trial, engine_at, run_form, save
 
 from paren.text.errors import ParenError
 from paren.train.checkpoint import CheckpointStore
 from paren.train.manifest import Manifest
-from paren.train.metrics import without_measured
 from paren.train.places import lease, transfer
 from paren.train.places.bucket import BucketFolder
 from paren.train.places.object_store import Bucket

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from metric_lines import without_measured
 from training_fakes import Killed, Trial, run_form
 
 from paren.ir.program import Best, Diagnostic
 from paren.text.errors import ParenError
 from paren.train.manifest import Manifest
-from paren.train.metrics import without_measured
 from paren.train.places.disk import DiskFolder
 from paren.train.read_run import read_annotations, read_metrics
 

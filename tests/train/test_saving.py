@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from metric_lines import without_measured
 from training_fakes import FaultyFiles, Killed, LinearEngine, Trial, engine_at, make_store, run_form
 
 from paren.text.errors import ParenError
@@ -16,7 +17,6 @@ from paren.train.best import BestStore
 from paren.train.checkpoint import CheckpointStore
 from paren.train.files import Files
 from paren.train.manifest import Manifest
-from paren.train.metrics import without_measured
 from paren.train.places.disk import DiskFolder
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.saving import Saver

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+from metric_lines import without_measured
 from training_fakes import Trial, run_form
 
-from paren.train.metrics import without_measured
 from paren.train.read_run import read_weights
 from paren.train.signals import StopSignals
 from paren.train.status import read_status
