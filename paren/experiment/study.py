@@ -46,7 +46,7 @@ class StudyRun:
     left: int
 
 
-def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: StudyView | None = None) -> StudyRun:
+def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: StudyView | None) -> StudyRun:
     """Does what is left to do of a study. Raises `ParenError`: the mistakes of all its configurations before anything
     is written, and E-JOB-001 at the end if jobs failed."""
     view = view if view is not None else SilentStudy()

@@ -74,8 +74,9 @@ class Options:
             self.session.record(self.wrong(key, f"an integer of at least {minimum}", value))
         return default
 
-    def optional_integer(self, key: str, minimum: int = 1) -> int | None:
-        return self.integer(key, minimum, minimum) if key in self else None
+    def optional_integer(self, key: str) -> int | None:
+        """An integer of at least 1, if the option is there."""
+        return self.integer(key, 1, 1) if key in self else None
 
     def positive(self, key: str) -> float | None:
         """A finite number above 0, if the option is there."""

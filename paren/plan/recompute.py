@@ -25,6 +25,8 @@ from paren.plan.kernel_values import equal_values, is_needed, needed_values
 from paren.plan.memory import substitute
 from paren.plan.plan import Buffer, Launch, Loop, Place, Plan, Product
 
+LONGEST = 8  # steps that may be run again for one value
+
 Repeatable = Launch | Product | Loop
 
 
@@ -58,9 +60,9 @@ def uses_of(plan: Plan) -> Uses:
     return Uses({buffer.id: buffer for buffer in plan.buffers}, writers, touching)
 
 
-def find_chain(plan: Plan, uses: Uses, value: int, before: int, longest: int = 8) -> Again | None:
+def find_chain(plan: Plan, uses: Uses, value: int, before: int) -> Again | None:
     """How `value` can be made again ahead of step `before`. What the steps read must be alive there, else it is made
-    again too, by at most `longest` steps in all. None where that needs what is gone, or steps that change state."""
+    again too, by at most `LONGEST` steps in all. None where that needs what is gone, or steps that change state."""
     wanted: dict[int, set[int]] = {}  # number of a step -> its results that are needed
     cut: dict[int, Repeatable] = {}
     pending = [value]
@@ -74,7 +76,7 @@ def find_chain(plan: Plan, uses: Uses, value: int, before: int, longest: int = 8
             continue
         wanted[number].add(id)
         step = plan.steps[number]
-        if len(wanted) > longest or not _is_repeatable(step, uses):
+        if len(wanted) > LONGEST or not _is_repeatable(step, uses):
             return None
         if isinstance(step, Launch):
             alive = {other for other in step.buffers if other != value and uses.touching[other][-1] >= before}

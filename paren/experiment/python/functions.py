@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import sys
@@ -52,12 +51,8 @@ class Functions:
     def written(self, analysis: Analysis, function: str) -> inspect.Signature | None:
         """The signature of a function of the file, None where only running the file could tell."""
         path = self.base / analysis.file
-        file = self.sources.read(path, path.parent, analysis.spans["file"])
-        numbers = file.places.get(function, ())
-        node = file.statements[numbers[0]].node if len(numbers) == 1 else None
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-            return None
-        return written_signature(node)
+        node = self.sources.read(path, path.parent, analysis.spans["file"]).definition(function)
+        return written_signature(node) if node is not None else None
 
     def function(self, analysis: Analysis, name: str, key: str) -> Callable[..., object]:
         """A function of the file, which is imported for it; `key` names the part of the form that asks for it. Raises

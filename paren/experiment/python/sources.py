@@ -51,9 +51,17 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class _File:
+class SourceFile:
+    """The statements of a Python file; `places`: name -> the numbers of those that bind it."""
+
     statements: tuple[Statement, ...]
-    places: Mapping[str, tuple[int, ...]]  # name -> the statements that bind it
+    places: Mapping[str, tuple[int, ...]]
+
+    def definition(self, function: str) -> ast.FunctionDef | None:
+        """The `def` that a name stands for; None where only running the file could tell."""
+        numbers = self.places.get(function, ())
+        node = self.statements[numbers[0]].node if len(numbers) == 1 else None
+        return node if isinstance(node, ast.FunctionDef) and not node.decorator_list else None
 
 
 @dataclass
@@ -65,7 +73,7 @@ class Sources:
 
     root: Path
     _texts: dict[Path, bytes] = field(default_factory=dict)
-    _files: dict[tuple[Path, Path], _File] = field(default_factory=dict)
+    _files: dict[tuple[Path, Path], SourceFile] = field(default_factory=dict)
     _reaches: dict[tuple[Path, str], Reach] = field(default_factory=dict)
 
     def reach(self, path: Path, function: str, span: Span | None = None) -> Reach:
@@ -89,13 +97,13 @@ class Sources:
             self._texts[path] = path.read_bytes()
         return self._texts[path]
 
-    def read(self, path: Path, folder: Path, span: Span | None) -> _File:
+    def read(self, path: Path, folder: Path, span: Span | None) -> SourceFile:
         """The statements of a file that finds its modules in `folder`."""
         if (path, folder) not in self._files:
             self._files[path, folder] = self._parse(path, folder, span)
         return self._files[path, folder]
 
-    def _parse(self, path: Path, folder: Path, span: Span | None) -> _File:
+    def _parse(self, path: Path, folder: Path, span: Span | None) -> SourceFile:
         try:
             statements = read_statements(self.text(path), lambda each: _base(each, path, folder) is not None)
         except SyntaxError as error:
@@ -108,7 +116,7 @@ class Sources:
         for number, statement in enumerate(statements):
             for name in statement.names:
                 places[name] = (*places.get(name, ()), number)
-        return _File(statements, places)
+        return SourceFile(statements, places)
 
 
 @dataclass
@@ -143,12 +151,13 @@ class _Walk:
         self._take(self.start, function, ())
         self._run()
         entry = f"{self.sources.shown(self.start)}:{function}"
-        return Reach(entry, self._pieces(), tuple(sorted(self.packages)), _parameters(file, function))
+        parameters = _parameters(file.definition(function))
+        return Reach(entry, self._pieces(), tuple(sorted(self.packages)), parameters)
 
-    def _read(self, path: Path) -> _File:
+    def _read(self, path: Path) -> SourceFile:
         return self.sources.read(path, self.folder, self.span)
 
-    def _takes_star(self, file: _File) -> bool:
+    def _takes_star(self, file: SourceFile) -> bool:
         return any(each.bound == "*" for statement in file.statements for each in statement.imports)
 
     def _run(self) -> None:
@@ -302,10 +311,8 @@ def _is_below(name: str, modules: tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
-def _parameters(file: _File, function: str) -> frozenset[str] | None:
-    numbers = file.places.get(function, ())
-    node = file.statements[numbers[0]].node if len(numbers) == 1 else None
-    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+def _parameters(node: ast.FunctionDef | None) -> frozenset[str] | None:
+    if node is None:
         return None
     return frozenset(each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
 

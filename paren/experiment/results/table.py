@@ -101,11 +101,7 @@ def results(out: str | Path, columns: Sequence[str] = ()) -> Results:
     that vary, the state, the losses, the evaluations, and every number of the metrics. Raises E-RUN-014 if `out` holds
     neither a study nor a run, E-API-006 for a column that no job has.
     """
-    return tabulate(read_recorded(out), columns)
-
-
-def tabulate(recorded: Recorded, columns: Sequence[str] = ()) -> Results:
-    """As `results`, of a folder that has been read. Raises E-API-006."""
+    recorded = read_recorded(out)
     names = [name for each in columns for name in _expand(recorded, each)] or default_columns(recorded)
     rows = tuple(tuple(next(iter(look_up(job, name)), None) for name in names) for job in recorded.jobs)
     return Results(tuple(names), rows)

@@ -204,7 +204,7 @@ def writing(path: Path) -> Iterator[None]:
         raise not_writable(path, error) from error
 
 
-def seal(folder: Path, recipe: Recipe, metadata: Json, files: Files, allocated: Collection[str] = ()) -> Artifact:
+def seal(folder: Path, recipe: Recipe, metadata: Json, files: Files, allocated: Collection[str]) -> Artifact:
     """Lists and hashes all files below a folder, and writes `artifact.json`: the folder is then ready for its name.
 
     A model and arrays that were allocated are on the disk when this returns. After a crash of the whole machine other
