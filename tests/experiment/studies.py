@@ -45,6 +45,25 @@ def write_study(folder: Path, forms: str = "", text: str = PLAIN) -> Path:
     return path
 
 
+def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """What changes a file of a folder."""
+
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def read_from_arrays(path: Path) -> None:
+    """Lets a study that `write_study` wrote read its data from `d.npz`, all of which is for training."""
+    text = path.read_text()
+    begin, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
+    arrays = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
+    path.write_text(f"{text[:begin]}{arrays}\n{text[end:]}")
+
+
 class Shown:
     """A view of a study that keeps what it is told, and calls `at` with each event."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiment.studies import write_study
+from experiment.studies import edit, write_study
 
 from paren.data.fields import ArraySplit
 from paren.experiment.job_data import data_recipe, make_data
@@ -22,10 +22,7 @@ from paren.run import open_program_data
 from paren.text.errors import ParenError
 from paren.train.progress import Silent
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 COUNTED = """import os
@@ -69,15 +66,6 @@ def recipe(path: Path) -> Recipe:
 def calls(path: Path) -> int:
     file = path.parent / "calls"
     return len(file.read_text().splitlines()) if file.exists() else 0
-
-
-def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        text = (folder / name).read_text()
-        assert old in text
-        (folder / name).write_text(text.replace(old, new))
-
-    return change
 
 
 def change_content_only(folder: Path) -> None:

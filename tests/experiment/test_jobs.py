@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from experiment.recorded_folders import write_json
-from experiment.studies import Shown, files_below, states, weights, write_study
+from experiment.studies import Shown, files_below, read_from_arrays, states, weights, write_study
 
 from paren import api
 from paren.experiment import training
@@ -33,9 +33,7 @@ from paren.train.status import Status
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def train(path: Path, out: Path, view: Shown | None = None, **options: object) -> api.StudyRun:
@@ -237,12 +235,7 @@ def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
     """Data known by their content: what was recorded counts as long as they have not changed."""
     path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
-    text = path.read_text()
-    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    text = (
-        text[:start] + '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))\n' + text[end:]
-    )
-    path.write_text(text)
+    read_from_arrays(path)
     assert [job.model for job in api.load(path).plan(out).jobs] == ["to make"] * 2
     train(path, out)
     plan = api.load(path).plan(out)
@@ -339,10 +332,8 @@ def test_data_that_are_too_few_for_one_configuration(tmp_path: Path) -> None:
     """Data of files are read at the launch, and checked by each job for itself."""
     path, out = write_study(tmp_path / "s", "(def batch 8) (defsweep (batch 80))"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
-    text = path.read_text().replace(":batch 8", ":batch batch")
-    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    arrays = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
-    path.write_text(f"{text[:start]}{arrays}\n{text[end:]}")
+    path.write_text(path.read_text().replace(":batch 8", ":batch batch"))
+    read_from_arrays(path)
     with pytest.raises(ParenError) as raised:
         train(path, out)
     assert "split train has 40 samples, fewer than one batch of 80" in raised.value.notes[0].message

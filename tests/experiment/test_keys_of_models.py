@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiment.studies import write_study
+from experiment.studies import edit, read_from_arrays, write_study
 
 from paren import run
 from paren.experiment import training
@@ -20,10 +20,7 @@ from paren.experiment.training import ALONE, Trainer
 from paren.lang.elaborate import elaborate
 from paren.run import How
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write(folder: Path) -> Path:
@@ -46,15 +43,6 @@ def recipe(path: Path, how: How = CPU, **changes: object) -> Recipe:
     trainer = replace(trainer, **changes)  # type: ignore[arg-type]
     (job,) = make_jobs(elaborate(path), ())
     return trainer.recipe(job, trainer.data_key(job))
-
-
-def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        text = (folder / name).read_text()
-        assert old in text
-        (folder / name).write_text(text.replace(old, new))
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -119,10 +107,7 @@ def test_how_it_is_computed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_bytes_of_data_count(tmp_path: Path) -> None:
     """Also where size and time are the same."""
     path = write_study(tmp_path)
-    text = path.read_text()
-    begin, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    arrays = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
-    path.write_text(f"{text[:begin]}{arrays}\n{text[end:]}")
+    read_from_arrays(path)
     keys = set()
     for value in (1, 2):
         np.savez(tmp_path / "d.npz", x=np.full((40, 2), value, np.float32), y=np.ones(40, np.float32))
