@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from candidates import Cases, count_of_passes, find_candidates
+from candidates import Cases, candidates_of_passes, find_candidates
 from gaussian import Array, problem_of
 from inference import case_chunks, joined, masses, random_of_cases
 from network import Network, ensemble_score
@@ -21,7 +21,7 @@ def draw_calibration(
     distribution = prior_of(problem_of(problem), prior)
     truth = distribution.sample(cases, rng)
     x = distribution.problem.sample(np.repeat(truth[:, None], observations, 1), rng)
-    low, high = (np.array([getattr(axis, end) for axis in distribution.axes]) for end in ("low", "high"))
+    low, high = distribution.box
     reference = low + (high - low) * rng.random(truth.shape)
     return {"truth": truth, "observations": x.astype(np.float32), "reference": reference}
 
@@ -81,4 +81,4 @@ def calibrate(
 def calibrate_cost(*, problem: Sequence[object], candidates: int, settings: Mapping[str, object]) -> dict[str, float]:
     """Evaluations of the network in `calibrate`."""
     rows = int(settings["calibration-cases"]) * int(settings["observations"])  # type: ignore[call-overload]
-    return {"evaluations": float(rows * (count_of_passes(len(problem_of(problem).names), candidates) + 1))}
+    return {"evaluations": float(rows * (candidates_of_passes(len(problem_of(problem).names), candidates) + 1))}

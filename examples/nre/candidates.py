@@ -79,7 +79,7 @@ def locating(parameters: int) -> int:
     return max(16, 2 * (parameters + 1) * (parameters + 2))
 
 
-def count_of_passes(parameters: int, count: int) -> int:
+def candidates_of_passes(parameters: int, count: int) -> int:
     """Candidates of all passes together, for one case that is located by two passes after the first."""
     return 3 * locating(parameters) + count
 
@@ -104,12 +104,12 @@ def find_candidates(score: Score, cases: Cases, support: Support, count: int, sh
     theta = support.snapped(low + (high - low) * _points(few, shift))
     start = Surface(np.tile((low + high) / 2, (n, 1)), np.tile(np.diag((high - low) / np.sqrt(12)), (n, 1, 1)))
     surface = fit_surface(theta, score(cases, theta), start, support)
-    lost = np.arange(n)
+    unlocated = np.arange(n)
     for widening in WIDENING:
-        wider = surface.of(lost).widened(widening)
-        found = _draw(score, cases[lost], support, few, shift[lost], wider)
-        surface.put(lost, fit_surface(found.theta, found.density, wider, support))
-        lost = lost[found.ess < ENOUGH * few]
+        wider = surface.of(unlocated).widened(widening)
+        found = _draw(score, cases[unlocated], support, few, shift[unlocated], wider)
+        surface.put(unlocated, fit_surface(found.theta, found.density, wider, support))
+        unlocated = unlocated[found.ess < ENOUGH * few]
     found = _draw(score, cases, support, count, shift, surface)
     for widening in AGAIN:
         poor = np.flatnonzero(found.ess < POOR * count)

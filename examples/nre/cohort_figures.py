@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from classification import receiver_curve
+from classification import cross_entropy, receiver_curve
 from drawing import (
     EXACT,
     PLAIN,
@@ -40,7 +40,7 @@ def draw_priors(
     count = min(2, len(known.names))
     figure, rows = panels(count, len(groups))
     for column, name in enumerate(groups):
-        distribution = prior_of(known, [name, name, *list(prior)[2:]])
+        distribution = prior_of(known, prior).of_family(name)
         drawn = distribution.sample(samples, np.random.default_rng(0))
         for i in range(count):
             axes, axis = rows[i][column], distribution.axes[i]
@@ -92,8 +92,9 @@ def draw_training(*, jobs: Sequence[Job], test_predictions: Sequence[Product]) -
 
 
 def _excess(rows: Product) -> tuple[float, float]:
+    """The mean difference of the two losses on the same rows, and the standard deviation of that mean."""
     learned, labels, optimal = (np.asarray(rows[name]) for name in ("logits", "labels", "optimal"))
-    difference = np.logaddexp(0, learned) - labels * learned - np.logaddexp(0, optimal) + labels * optimal
+    difference = cross_entropy(learned, labels) - cross_entropy(optimal, labels)
     return float(difference.mean()), float(difference.std() / np.sqrt(len(difference)))
 
 
@@ -187,8 +188,8 @@ def draw_verifications(
     target, and the samples that count; `normalization`: the mean ratio at each parameter. One column a prior."""
     groups = by_prior([job.settings for job in jobs])
     ratios, upper = panels(2, len(groups))
-    weights, middle = panels(2, len(groups))
-    normal, (lower,) = panels(1, len(groups))
+    reweighting, middle = panels(2, len(groups))
+    normalization, (lower,) = panels(1, len(groups))
     for column, (name, members) in enumerate(groups.items()):
         far = distances(verification_observations[members[0]])
         order = np.argsort(far)
@@ -199,12 +200,10 @@ def draw_verifications(
             upper[0][column].plot(far, each, ".", color=colour_of(name), ms=2)
             medians = [(np.median(far[part]), np.median(each[part])) for part in np.array_split(order, 8) if len(part)]
             upper[0][column].plot(*np.transpose(medians), color=EXACT, lw=1)
-            near, ess = (
-                np.asarray(reweighting_distances[member]["learned_w1"]),
-                softmax(np.asarray(found["source_learned"])),
-            )
-            fraction = 1 / np.sum(ess**2, 1) / ess.shape[1]
-            points = middle[0][column].scatter(far, near, c=fraction, s=4, vmin=0, vmax=1, cmap="viridis")
+            apart = np.asarray(reweighting_distances[member]["learned_w1"])
+            weights = softmax(np.asarray(found["source_learned"]))
+            fraction = 1 / np.sum(weights**2, 1) / weights.shape[1]
+            points = middle[0][column].scatter(far, apart, c=fraction, s=4, vmin=0, vmax=1, cmap="viridis")
             histogram(middle[1][column], np.log10(fraction), np.linspace(-3.5, 0, 36), colour_of(name), "_")
             values = np.asarray(normalization_predictions[member]["learned"])
             mean = np.log(np.mean(np.exp(values), axis=1))
@@ -213,7 +212,7 @@ def draw_verifications(
         pair = [np.asarray(found[f"probe_{key}"]).ravel() for key in ("exact", "learned")]
         upper[1][column].hexbin(*pair, gridsize=bins // 2, bins="log", cmap="Blues", mincnt=1)
         upper[1][column].axline((0, 0), slope=1, color=EXACT, lw=0.7)
-        weights.colorbar(points, ax=middle[0][column])
+        reweighting.colorbar(points, ax=middle[0][column])
         lower[column].axhline(0, color=EXACT, lw=0.7)
         label(upper[0][column], "distance of the pair", "RMSE of the log ratio", name)
         upper[0][column].set_yscale("log")
@@ -221,7 +220,7 @@ def draw_verifications(
         label(middle[0][column], "distance of the pair", "distance to the target", f"{name}; colour: part that counts")
         label(middle[1][column], "log10 of the part that counts", "density")
         label(lower[column], "parameter on the diagonal", "log of the mean ratio", name)
-    return {"ratios": ratios, "reweighting": weights, "normalization": normal}
+    return {"ratios": ratios, "reweighting": reweighting, "normalization": normalization}
 
 
 def draw_calibrations(*, jobs: Sequence[Job], calibration_levels: Sequence[Product]) -> Figure:
@@ -233,8 +232,8 @@ def draw_calibrations(*, jobs: Sequence[Job], calibration_levels: Sequence[Produ
             binomial_band(rows[row][column], len(np.asarray(calibration_levels[members[0]]["level"])))
             for member in members:
                 values = np.asarray(calibration_levels[member][key])
-                for column_of in values.reshape(len(values), -1).T:
-                    distribution(rows[row][column], column_of, colour_of(name), "_")
+                for each in values.reshape(len(values), -1).T:
+                    distribution(rows[row][column], each, colour_of(name), "_")
         label(rows[0][column], "level", "truths inside", f"{name}: expected coverage")
         label(rows[1][column], "rank", "truths below", "ranks")
         label(rows[2][column], "level", "truths inside", "balls around random points")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from candidates import Candidates, Cases, count_of_passes, find_candidates
+from candidates import Candidates, Cases, candidates_of_passes, find_candidates
 from gaussian import Array, problem_of
 from network import Network, ensemble_score
 from observations import truths
 from priors import prior_of, support_of
 from regions import best_classifier
-from summaries import count_of_summary, summarise
+from summaries import scores_of_summary, summarise
 
 CHUNK = 2**18  # candidates of all cases that stand in memory at a time
 
@@ -123,7 +123,7 @@ def infer_cost(
     design, count, most = (settings[name] for name in ("truth-design", "truth-count", "most-truths"))
     cases = truths(str(design), int(count), parameters, int(most))[1] * int(settings["repeats"])  # type: ignore[call-overload]
     learned = 1 + ("posterior" in targets)
-    each = count_of_passes(parameters, candidates) + learned * count_of_summary(parameters)
+    each = candidates_of_passes(parameters, candidates) + learned * scores_of_summary(parameters)
     of_target = parameters + len(levels) * (2 * parameters + 2) + 3
     size = 8 * (cases * (learned * of_target + 1) + retain * candidates * (parameters + 3))
     return {"evaluations": float(cases * each * int(settings["observations"])), "bytes": float(size)}  # type: ignore[call-overload]

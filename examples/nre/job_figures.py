@@ -8,6 +8,7 @@ import numpy as np
 from drawing import EXACT, LEARNED, PLAIN, binomial_band, distribution, histogram, label, panels
 from gaussian import Array, problem_of
 from inference import masses
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from verification import softmax
 
@@ -100,7 +101,7 @@ def draw_showcase(
     return figure
 
 
-def _draw_weighted(axes: object, source: Array, target: Array, log_ratio: Array, bins: int) -> None:
+def _draw_weighted(axes: Axes, source: Array, target: Array, log_ratio: Array, bins: int) -> None:
     weights = softmax(log_ratio)
     edges = np.linspace(min(source.min(), target.min()), max(source.max(), target.max()), bins + 1)
     histogram(axes, source, edges, PLAIN, "source")

@@ -15,28 +15,18 @@ ROOM = 0.75  # of the widest region, to both sides of its mode: where the box le
 COVERAGE_LEVELS = tuple(float(level) for level in np.round(np.arange(0.05, 0.96, 0.05), 2))
 
 
-def measure_ratio(
+def measure_target(
     *,
     inference: Mapping[str, Array],
     observations: Mapping[str, Array],
     problem: Sequence[object],
     support: Sequence[object],
     levels: Sequence[float],
+    target: str,
 ) -> Numbers:
-    """Bias, coverage and width of the target `ratio`."""
-    return measure_target(inference, "ratio_", np.asarray(observations["truth"]), box_of(problem, support), levels)
-
-
-def measure_posterior(
-    *,
-    inference: Mapping[str, Array],
-    observations: Mapping[str, Array],
-    problem: Sequence[object],
-    support: Sequence[object],
-    levels: Sequence[float],
-) -> Numbers:
-    """The same of the target `posterior`."""
-    return measure_target(inference, "posterior_", np.asarray(observations["truth"]), box_of(problem, support), levels)
+    """Bias, coverage and width of a target that the network gives, `ratio` or `posterior`."""
+    box = prior_of(problem_of(problem), support).box
+    return measure_summaries(inference, f"{target}_", np.asarray(observations["truth"]), box, levels)
 
 
 def measure_exact(
@@ -50,7 +40,8 @@ def measure_exact(
 ) -> Numbers:
     """The same of the exact target, and how far the learned ratio is from it: the RMSE of the modes (over cases and
     axes), the mean and the worst `c2st`."""
-    found = measure_target(exact, "", np.asarray(observations["truth"]), box_of(problem, support), levels)
+    box = prior_of(problem_of(problem), support).box
+    found = measure_summaries(exact, "", np.asarray(observations["truth"]), box, levels)
     if found["enabled"] and "ratio_mode" in inference:
         distance = np.asarray(inference["ratio_mode"]) - np.asarray(exact["mode"])
         found["mode_rmse"] = float(np.sqrt(np.mean(distance**2)))
@@ -59,16 +50,11 @@ def measure_exact(
     return found
 
 
-def box_of(problem: Sequence[object], support: Sequence[object]) -> tuple[Array, Array]:
-    """The ends `[p]` of the parameters' intervals."""
-    where = support_of(prior_of(problem_of(problem), support))
-    return where.low, where.high
-
-
-def measure_target(
+def measure_summaries(
     found: Mapping[str, Array], prefix: str, truth: Array, box: tuple[Array, Array], levels: Sequence[float]
 ) -> Numbers:
-    """Of one target: `bias` of the mode, `coverage` and `width` for each level; `{"enabled": False}` without it.
+    """Of one target, whose summaries are in `found` with a prefix to their names: `bias` of the mode, `coverage` and
+    `width` for each level; `{"enabled": False}` without it.
 
     `joint_density` is the part of the cases whose truth lies in the joint region: the calibrated quantity, to be
     compared with `enclosed`, the mass that the regions hold (the level, but for lattices). A box around the joint

@@ -60,17 +60,16 @@ def true_parameters(
 
     Raises ValueError for a margin that leaves nothing.
     """
-    axes = prior.axes
-    low, high = (np.array([getattr(axis, end) for axis in axes]) for end in ("low", "high"))
+    low, high = prior.box
     low, high = low + margin, high - margin
     if margin < 0 or not (low < high).all():
         raise ValueError(f"a margin of {margin} leaves nothing of the intervals")
-    kind, total = truths(design, count, len(axes), most)
+    kind, total = truths(design, count, len(low), most)
     if kind == "grid":
         lines = [np.linspace(a, b, count) for a, b in zip(low, high, strict=True)]
-        unit = np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(axes))
+        unit = np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(-1, len(low))
     else:
-        points = qmc.Sobol(len(axes), rng=rng).random_base2(int(total - 1).bit_length())[:total]
+        points = qmc.Sobol(len(low), rng=rng).random_base2(int(total - 1).bit_length())[:total]
         unit = low + (high - low) * points
     return _snapped(unit, prior, low, high) if snap else unit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from gaussian import LOG_TWO_PI, Array, Problem
@@ -128,6 +128,15 @@ class Prior:
         """One prior for each parameter."""
         return [self.mean_axis] * len(self.problem.mean_axes) + [self.std_axis] * len(self.problem.std_axes)
 
+    @property
+    def box(self) -> tuple[Array, Array]:
+        """The ends `[parameters]` of all intervals."""
+        return np.array([axis.low for axis in self.axes]), np.array([axis.high for axis in self.axes])
+
+    def of_family(self, family: str) -> Prior:
+        """Priors of one family with the same terms, the intervals among them."""
+        return Prior(self.problem, replace(self.mean_axis, family=family), replace(self.std_axis, family=family))
+
     def from_uniform(self, u: Array) -> Array:
         """Parameters `[..., parameters]` by the inverse distribution functions."""
         return np.stack([axis.from_uniform(u[..., i]) for i, axis in enumerate(self.axes)], -1)
@@ -206,9 +215,8 @@ class Support:
 
 def support_of(prior: Prior) -> Support:
     """The box of a prior, and the lattice on the axes whose prior is one."""
-    low, high = (np.array([getattr(axis, end) for axis in prior.axes]) for end in ("low", "high"))
     steps = [axis.step if axis.family == "grid" else 0.0 for axis in prior.axes]
-    return Support(low, high, np.array(steps))
+    return Support(*prior.box, np.array(steps))
 
 
 def prior_of(problem: Problem, terms: Sequence[object]) -> Prior:

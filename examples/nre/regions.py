@@ -33,7 +33,7 @@ def find_regions(density: Array, log_measure: Array, levels: Sequence[float]) ->
     if (
         density.ndim != 2
         or density.shape[1] == 0
-        or np.broadcast_shapes(density.shape, log_measure.shape) != (density.shape)
+        or np.broadcast_shapes(density.shape, log_measure.shape) != density.shape
     ):
         raise ValueError(f"densities [n, K] and measures that fit are needed, not {density.shape}, {log_measure.shape}")
     if not levels or not all(0 < level <= 1 for level in levels):

@@ -14,7 +14,7 @@ RAY = 8  # places on a ray at which the score is evaluated
 NEAREST, FURTHEST = 0.7, 1.35  # of the rays: from the innermost fitted end to beyond the outermost
 
 
-def count_of_summary(parameters: int) -> int:
+def scores_of_summary(parameters: int) -> int:
     """Scores that a summary takes beyond those of the candidates, for one case: the fitted top, the truth, the rays."""
     return 2 + 2 * parameters * RAY
 

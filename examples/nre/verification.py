@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from gaussian import Array, problem_of
 from network import Network, logits
-from priors import Prior, prior_of
+from priors import prior_of, support_of
 from scipy.stats import qmc
 
 PAIR_DESIGNS = ("grid", "uniform", "sobol")
@@ -37,9 +37,10 @@ def draw_pairs(
     unit = rng.random((pairs, 2 * p))
     if design == "sobol":
         unit = qmc.Sobol(2 * p, rng=rng).random_base2(int(pairs - 1).bit_length())[:pairs]
-    ends = _in_intervals(unit.reshape(pairs, 2, p), distribution, design == "grid")
+    places = distribution.of_family("grid" if design == "grid" else "uniform")
+    ends = places.from_uniform(unit.reshape(pairs, 2, p))
     while (same := (ends[:, 0] == ends[:, 1]).all(-1)).any():
-        ends[same] = _in_intervals(rng.random((int(same.sum()), 2, p)), distribution, design == "grid")
+        ends[same] = places.from_uniform(rng.random((int(same.sum()), 2, p)))
 
     def at(end: Array, count: int) -> Array:
         return known.sample(np.repeat(end[:, None], count, 1), rng).astype(np.float32)
@@ -50,18 +51,6 @@ def draw_pairs(
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found = {"probe_x": probe, "source_x": at(first, sources), "target_x": at(second, targets)}
     return {"pairs": ends, "directions": vectors, **found}
-
-
-def _in_intervals(unit: Array, prior: Prior, on_lattice: bool) -> Array:
-    result = np.empty_like(unit)
-    for i, axis in enumerate(prior.axes):
-        if on_lattice:
-            result[..., i] = axis.points[
-                np.minimum((unit[..., i] * len(axis.points)).astype(int), len(axis.points) - 1)
-            ]
-        else:
-            result[..., i] = axis.low + (axis.high - axis.low) * unit[..., i]
-    return result
 
 
 def predict_pairs(
@@ -126,15 +115,10 @@ def draw_predictive(
     from a tenth to nine tenths, on the lattices of the priors' steps if `snap`."""
     distribution = prior_of(problem_of(problem), prior)
     x = distribution.problem.sample(distribution.sample(count, rng), rng).astype(np.float32)
-    axes = distribution.axes
-    diagonal = np.stack(
-        [np.linspace(a.low + 0.1 * (a.high - a.low), a.low + 0.9 * (a.high - a.low), points) for a in axes], -1
-    )
-    if snap:
-        diagonal = np.stack(
-            [a.low + a.step * np.rint((diagonal[:, i] - a.low) / a.step) for i, a in enumerate(axes)], -1
-        )
-    return {"x": x, "theta": diagonal}
+    low, high = distribution.box
+    diagonal = np.linspace(low + 0.1 * (high - low), low + 0.9 * (high - low), points)
+    lattice = support_of(distribution.of_family("grid"))
+    return {"x": x, "theta": lattice.snapped(diagonal) if snap else diagonal}
 
 
 def predict_normalization(
@@ -165,7 +149,8 @@ def draw_showcase(
     """`ends [1, 2, p]`: parameters at a fraction `source` and `target` of all intervals, and so many samples of each,
     `source_x`, `target_x [1, n, d]`."""
     distribution = prior_of(problem_of(problem), box)
-    ends = np.array([[[a.low + part * (a.high - a.low) for a in distribution.axes] for part in (source, target)]])
+    low, high = distribution.box
+    ends = np.array([[low + part * (high - low) for part in (source, target)]])
     found = {"ends": ends}
     for i, name in enumerate(("source_x", "target_x")):
         found[name] = distribution.problem.sample(np.repeat(ends[:, i, None], samples, 1), rng).astype(np.float32)

@@ -15,9 +15,9 @@ def problem_list(dimension: int, fixed_means: tuple[int, ...] = (), inferred_std
     return (dimension, fixed_means, inferred_stds, 5.0, 2.0)
 
 
-def prior_list(family: str, rate: float = 0.1, std_family: str | None = None) -> tuple:
-    means = ((0.0, 10.0), (5.0, 4.0), rate, 0.2)
-    return (family, std_family or family, *means, (0.2, 4.0), (2.0, 0.7), rate, 0.2)
+def prior_list(family: str, std_family: str | None = None) -> tuple:
+    means = ((0.0, 10.0), (5.0, 4.0), 0.1, 0.2)
+    return (family, std_family or family, *means, (0.2, 4.0), (2.0, 0.7), 0.1, 0.2)
 
 
 def axis(family: str, rate: float = 0.1) -> Axis:

@@ -10,9 +10,8 @@ from inference import infer, infer_cost, infer_exactly, masses
 from metrics import (
     measure_calibration,
     measure_exact,
-    measure_posterior,
-    measure_ratio,
     measure_resolution,
+    measure_target,
     tarp_area,
 )
 from network import ensemble_score, logits
@@ -98,9 +97,9 @@ def test_targets_that_are_not_wanted() -> None:
     given = cases(problem)
     found = inferred(problem, "uniform", given, targets=("ratio",))
     assert exactly(problem, "uniform", given, targets=("ratio",)) == {}
-    assert measure_posterior(inference=found, observations=given, **terms) == {"enabled": False}
+    assert measure_target(inference=found, observations=given, **terms, target="posterior") == {"enabled": False}
     assert measure_exact(inference=found, exact={}, observations=given, **terms) == {"enabled": False}
-    assert measure_ratio(inference=found, observations=given, **terms)["enabled"] is True
+    assert measure_target(inference=found, observations=given, **terms, target="ratio")["enabled"] is True
 
 
 def test_a_grid_prior_needs_its_lattice() -> None:
@@ -165,10 +164,10 @@ def test_bytes_are_those_of_the_arrays() -> None:
 # Calibration --------------------------------------------------------------------------------------------------------
 
 
-def calibrated(family: str, sharpness: float, dimension: int = 1, count: int = 512) -> dict[str, Array]:
+def calibrated(family: str, sharpness: float, dimension: int = 1) -> dict[str, Array]:
     problem = problem_list(dimension)
     terms = {"problem": problem, "prior": prior_list(family)}
-    given = draw_calibration(**terms, cases=count, observations=15, rng=np.random.default_rng(5))
+    given = draw_calibration(**terms, cases=512, observations=15, rng=np.random.default_rng(5))
     model = Oracle(problem_of(problem), sharpness)
     return calibrate(model=model, calibration_observations=given, **terms, candidates=256, rng=np.random.default_rng(6))
 

@@ -12,6 +12,7 @@ from nre_settings import FAMILIES, prior_list, problem_list
 from pairs import pairs
 
 import paren
+from paren.experiment.jobs import make_jobs
 from paren.ir.evaluate import evaluate
 from paren.text.errors import ParenError
 
@@ -91,8 +92,10 @@ def test_settings_that_cannot_be_are_refused(setting: dict[str, object], message
 @pytest.mark.parametrize("variant", ["default", "paper", None])
 def test_the_whole_study_has_seventy_two_jobs(variant: str | None) -> None:
     """Six dimensions, four priors, three replicas."""
-    study = paren.load(FILE, variant=variant).program.study
+    program = paren.load(FILE, variant=variant).program
+    study = program.study
     assert [len(factor.values) for factor in (*study.sweep, *study.cohort)] == [5, 4, 3]
+    assert len(make_jobs(program, ())) == 72
     assert [(limit.name, limit.most) for limit in study.limits] == [("evaluations", 2e12), ("bytes", 8e9)]
 
 
