@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT = 120.0  # seconds for all processes together
+from warm import LIMIT, warm_context
 
 
 def free_port() -> int:
@@ -19,7 +18,7 @@ def free_port() -> int:
 
 def run_ranks(count: int, function: Callable[..., Any], *given: object) -> list[Any]:
     """`function(rank, port, *given)` in `count` processes; gives their results by rank."""
-    context = multiprocessing.get_context("spawn")
+    context = warm_context()
     answers, port = context.Queue(), free_port()
     processes = [
         context.Process(target=_run, args=(answers, function, rank, port, given), daemon=True) for rank in range(count)

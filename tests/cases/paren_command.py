@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from warm import LIMIT, Command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,18 +38,25 @@ def paren(folder: Path, *arguments: str, **variables: str) -> Ended:
     """Runs a command in `folder` with its own cache; fails if a traceback is shown."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
     # "replace" and not "strict": under an ASCII locale the test must read whatever the command wrote.
-    done = subprocess.run(
-        [sys.executable, "-m", "paren", *arguments],
-        cwd=folder,
-        env={**inherited, "PAREN_CACHE": str(folder / "cache"), **variables},
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-    assert "Traceback" not in done.stdout + done.stderr, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
+    given = {**inherited, "PAREN_CACHE": str(folder / "cache"), **variables}
+    if any(name.startswith(("PYTHON", "LC_")) for name in variables):  # which Python reads when it starts
+        done = subprocess.run(
+            [sys.executable, "-m", "paren", *arguments],
+            cwd=folder,
+            env=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LIMIT,
+            check=False,
+        )
+        ended = Ended(done.returncode, done.stdout, done.stderr)
+    else:
+        command = Command(arguments, given, folder)
+        out, err = command.communicate()
+        ended = Ended(command.wait(), out, err)
+    assert "Traceback" not in ended.out + ended.err, ended.err
+    return ended
 
 
 def write_table(folder: Path, label: npt.ArrayLike | None = None, rows: int = 32) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from experiment.studies import Shown, states, weights, write_study
+from warm import Command
 
 from paren import api
 from paren.experiment.store.claims import holders
@@ -22,20 +21,15 @@ PATIENCE = 600.0  # seconds; a machine that is busy with other things is slow
 class HandWorker:
     """A process that a user starts in a shell."""
 
-    def __init__(self, path: Path, out: Path, log: Path) -> None:
-        self._log = log.open("ab")
+    def __init__(self, path: Path, out: Path) -> None:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paren", "train", str(path), "--out", str(out), "--threads", "1"],
-            env=variables | {"PAREN_CACHE": os.environ["PAREN_CACHE"]},
-            stdout=self._log,
-            stderr=self._log,
-        )
+        variables["PAREN_CACHE"] = os.environ["PAREN_CACHE"]
+        self.process = Command(["train", path, "--out", out, "--threads", "1"], variables)
 
-    def kill(self) -> None:
+    def kill(self) -> str:
+        """What it said."""
         self.process.kill()
-        self.process.wait()
-        self._log.close()
+        return "".join(self.process.communicate())
 
 
 def published(out: Path) -> dict[str, tuple[int, int]]:
@@ -55,9 +49,9 @@ def test_killed_workers_leave_every_job_done_once(
     monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
     path = write_study(tmp_path / "s", f"(defcohort (replica {' '.join(map(str, range(jobs)))}))")
     path.write_text(path.read_text().replace(":steps 4", ":steps 4000 :checkpoint-every 400 :log-every 400"))
-    out, log, draw = tmp_path / "out", tmp_path / "log", random.Random(0)
+    out, log, draw = tmp_path / "out", "", random.Random(0)
     api.load(path).train(tmp_path / "whole")
-    started = [HandWorker(path, out, log) for _ in range(workers)]
+    started = [HandWorker(path, out) for _ in range(workers)]
     seen: dict[str, tuple[int, int]] = {}
     end = time.monotonic() + PATIENCE
     try:
@@ -72,13 +66,13 @@ def test_killed_workers_leave_every_job_done_once(
             if kills and victims:
                 kills -= 1
                 number = draw.choice(victims)
-                started[number].kill()
-                started[number] = HandWorker(path, out, log)
+                log += started[number].kill()
+                started[number] = HandWorker(path, out)
     finally:
         for worker in started:
-            worker.kill()
-    assert [worker.process.returncode for worker in started] == [0] * workers, log.read_text()
-    assert "Traceback" not in log.read_text()
+            log += worker.kill()
+    assert [worker.process.returncode for worker in started] == [0] * workers, log
+    assert "Traceback" not in log
     assert sorted(states(out).values()) == ["done"] * jobs
     assert seen.items() <= published(out).items()
     assert len(list((out / "store" / "model").iterdir())) == jobs

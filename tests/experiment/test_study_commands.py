@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 from cases.paren_command import paren
 from experiment.studies import states, write_study
+from warm import Command
 
 from paren.experiment.events import Event
 from paren.experiment.jobs import make_jobs
@@ -74,15 +73,8 @@ class Started:
     def __init__(self, folder: Path, *options: str) -> None:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
         self.out = folder / "out"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paren", "train", "study.paren", "--out", "out", *options],
-            cwd=folder,
-            env=variables | {"PAREN_CACHE": str(folder / "cache")},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        words = ["train", "study.paren", "--out", "out", *options]
+        self.process = Command(words, variables | {"PAREN_CACHE": str(folder / "cache")}, folder, session=True)
 
     def wait_for(self, fact: Callable[[], object], what: str) -> None:
         end = time.monotonic() + PATIENCE

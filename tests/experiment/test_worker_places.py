@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from experiment.studies import Shown, states, weights, write_study
+from warm import Command
 
 from paren import api
 from paren.experiment.launch import Launch
@@ -93,11 +92,8 @@ def test_a_worker_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_processes_of_torchrun_take_jobs(tmp_path: Path) -> None:
     """No process group is made: nobody listens at the port."""
     path, out = write_study(tmp_path / "s", SWEEP + "(defcohort (replica 0 1))"), tmp_path / "out"
-    command = [sys.executable, "-m", "paren", "train", str(path), "--out", str(out), "--parallel", "jobs"]
-    ranks = [
-        subprocess.Popen(command, env=dict(os.environ) | rank(number), stderr=subprocess.PIPE, text=True)
-        for number in range(2)
-    ]
+    command = ["train", path, "--out", out, "--parallel", "jobs"]
+    ranks = [Command(command, os.environ | rank(number)) for number in range(2)]
     said = [process.communicate(timeout=300)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     assert set(states(out).values()) == {"done"}
@@ -108,11 +104,8 @@ def test_processes_of_torchrun_take_jobs(tmp_path: Path) -> None:
 def test_a_failed_job_does_not_end_another_rank(tmp_path: Path) -> None:
     """torchrun ends all processes when one fails, so none does before the last job is done."""
     path, out = write_study(tmp_path / "s", "(defsweep (rows 4 80 90 100))"), tmp_path / "out"
-    command = [sys.executable, "-m", "paren", "train", str(path), "--out", str(out), "--parallel", "jobs"]
-    ranks = [
-        subprocess.Popen(command, env=dict(os.environ) | rank(number), stderr=subprocess.PIPE, text=True)
-        for number in range(2)
-    ]
+    command = ["train", path, "--out", out, "--parallel", "jobs"]
+    ranks = [Command(command, os.environ | rank(number)) for number in range(2)]
     said = [process.communicate(timeout=300)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [1, 1], said
     assert all("E-JOB-001: 1 of 5 jobs failed" in text for text in said)

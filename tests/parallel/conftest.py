@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_runs import END, LONG, TWO, train, write_experiment
+from rank_runs import END, LONG, train, train_on_ranks, write_experiment
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,9 @@ def alone(file: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def two(file: Path) -> Path:
-    return train(file, file.parent / "two", "--stacking", "1", variables=TWO)
+    return train_on_ranks(2, file, file.parent / "two", "--stacking", "1")
 
 
 @pytest.fixture(scope="session")
 def long(file: Path) -> Path:
-    return train(file, file.parent / "long", "--stacking", "1", *LONG, "--steps", str(END), variables=TWO)
+    return train_on_ranks(2, file, file.parent / "long", "--stacking", "1", *LONG, "--steps", str(END))

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from rank_processes import free_port
+from warm import LIMIT, Command
 
 from paren.train.read_run import read_metrics, read_weights
 
-LIMIT = 120.0  # seconds of one command
 TWO = {"PAREN_DEVICES": "0,1"}
 LONG = ("--set", "epochs=2000", "--set", "evaluate=3")  # longer than any test
 END = 40  # steps that a long run is compared after
+Started = Command | subprocess.Popen[str]
 HOST = socket.gethostname()
 FAULTS = Path(__file__).parent / "faults"
 ROWS = """
@@ -74,35 +76,79 @@ def write_experiment(folder: Path) -> Path:
     return path
 
 
-def start(
-    file: Path,
-    out: Path,
-    *arguments: str,
-    variables: Mapping[str, str] | None = None,
-    torchrun: int = 0,
-    within: Sequence[str] = (),
+def start(file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> Command:
+    """`paren run` of the file, whose streams are captured. FAULT and SEEN among the variables are for
+    `faults/sitecustomize.py`, which ranks that it starts load too."""
+    given = environment(file, variables or {})
+    script = FAULTS / "faulty_command.py" if {"FAULT", "SEEN"} & given.keys() else None
+    return Command(words(file, out, *arguments), given, script=script)
+
+
+def start_torchrun(
+    ranks: int, file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """`paren run` of the file, as a process whose streams are captured, or as so many ranks of torchrun's, started by
-    the command `within`. FAULT and SEEN among the variables are for `faults/sitecustomize.py`."""
+    """The same as ranks of torchrun's."""
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return _spawn([*agent, "-m", "paren", *words(file, out, *arguments)], environment(file, variables or {}))
+
+
+def start_within(
+    within: Sequence[str], file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """The same, started by the command `within`."""
+    command = [*within, sys.executable, "-m", "paren", *words(file, out, *arguments)]
+    return _spawn(command, environment(file, variables or {}))
+
+
+def _spawn(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def words(file: Path, out: Path, *arguments: str) -> list[str]:
+    return ["run", str(file), "--out", str(out), "--threads", "1", *arguments]
+
+
+def environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's without what would change a run, and `variables`."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
-    given |= {"PAREN_CACHE": str(file.parent / "cache"), **(variables or {})}
+    given |= {"PAREN_CACHE": str(file.parent / "cache"), **variables}
     if {"FAULT", "SEEN"} & given.keys():
         given["PYTHONPATH"] = f"{FAULTS}{os.pathsep}{given.get('PYTHONPATH', '')}"
-    command = [sys.executable, "-m", "paren", "run", str(file), "--out", str(out), "--threads", "1", *arguments]
-    if torchrun:
-        agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)]
-        command[1:1] = agent
-    return subprocess.Popen([*within, *command], env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return given
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(process: Started) -> tuple[int, str]:
     """Exit code and stderr of a command."""
     try:
         _, said = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
+    assert process.returncode is not None
     return process.returncode, said
+
+
+def train_on_ranks(
+    ranks: int, file: Path, out: Path, *arguments: str, nodes: int = 1, variables: Mapping[str, str] | None = None
+) -> Path:
+    """A run that has to succeed, of ranks that nobody watches but they themselves: where it is what they train that a
+    test is about, and not how they are started, which takes several seconds of work."""
+    here, port = ranks // nodes, free_port()
+    shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": here, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    if ranks == 1:
+        return train(file, out, *arguments, variables=variables)
+    started = [
+        start(
+            file,
+            out,
+            *arguments,
+            variables={name: str(value) for name, value in own.items()} | dict(variables or {}),
+        )
+        for own in (shared | {"RANK": rank, "LOCAL_RANK": rank % here} for rank in range(ranks))
+    ]
+    ends = [finish(process) for process in started]
+    assert [code for code, _ in ends] == [0] * ranks, "\n".join(said for _, said in ends)
+    return out
 
 
 def train(file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> Path:
@@ -149,7 +195,7 @@ def node(index: int, port: int, nodes: int = 2, **more: str) -> dict[str, str]:
     }
 
 
-def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+def ranks_of(process: Started) -> dict[int, int]:
     """Process ids of the ranks that a command started, by rank."""
     found = {}
     for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rank_runs
 import stores
-from rank_runs import LIMIT, finish, start, train, write_experiment
+from rank_runs import LIMIT, finish, start, train, train_on_ranks, write_experiment
 from stores import BUCKET, KEY, PASS, SECRET, STALL, Proxy, Seen
 
 import paren
@@ -88,11 +88,10 @@ def test_a_run_that_is_killed_while_it_uploads(store: int, tmp_path: Path, at: s
 
 def test_ranks_whose_folder_is_lost_go_on_from_the_bucket(store: int, tmp_path: Path) -> None:
     file = write_experiment(tmp_path)
-    two = {"PAREN_DEVICES": "0,1"}
-    whole = train(file, tmp_path / "whole", variables=two)
-    train(file, tmp_path / "first", "--steps", "3", "--checkpoints", PLACE, variables=two)
+    whole = train_on_ranks(2, file, tmp_path / "whole")
+    train_on_ranks(2, file, tmp_path / "first", "--steps", "3", "--checkpoints", PLACE)
     shutil.rmtree(tmp_path / "first")
-    out = train(file, tmp_path / "second", "--checkpoints", PLACE, "--resume", "latest", variables=two)
+    out = train(file, tmp_path / "second", "--checkpoints", PLACE, "--resume", "latest", variables=rank_runs.TWO)
     assert parameters(out, PLACE) == rank_runs.parameters(whole)
     model = paren.restore(out, checkpoints=PLACE)
     kept = paren.restore(whole)

@@ -97,7 +97,7 @@ def test_nodes_whose_names_lead_to_their_own_loopback_interface(
     ]
     outs = [tmp_path / f"node {index}" for index in range(2)]
     started = [
-        start(file, out, "--steps", "4", variables=each, within=host)
+        start_within(host, file, out, "--steps", "4", variables=each)
         for out, each, host in zip(outs, variables, hosts, strict=True)
     ]
     for code, said in map(finish, started):

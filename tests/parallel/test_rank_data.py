@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rank_runs import HOST, TWO, finish, parameters, series, start, train, write_experiment
+from rank_runs import (
+    HOST,
+    finish,
+    parameters,
+    series,
+    start,
+    start_torchrun,
+    train,
+    train_on_ranks,
+    write_experiment,
+)
 
 ROWS, HELD_OUT, STEPS_PER_EPOCH = 128, 37, 2
 EPOCHS = 3
-LAYOUTS: dict[int, tuple[Mapping[str, str], int]] = {1: ({}, 0), 2: (TWO, 0), 4: ({}, 4)}  # variables, torchrun's ranks
+RANKS = (1, 2, 4)
 Order = dict[int, list[int]]  # examples by position
 MODEL = """
 (def width 8)
@@ -38,10 +47,7 @@ MODEL = """
 def run(file: Path, out: Path, seen: Path, ranks: int, *arguments: str) -> Path:
     """A run on so many ranks, which write down what they see."""
     seen.mkdir()
-    variables, torchrun = {**LAYOUTS[ranks][0], "SEEN": str(seen)}, LAYOUTS[ranks][1]
-    code, said = finish(start(file, out, "--stacking", "1", *arguments, variables=variables, torchrun=torchrun))
-    assert code == 0, said
-    return out
+    return train_on_ranks(ranks, file, out, "--stacking", "1", *arguments, variables={"SEEN": str(seen)})
 
 
 def order(seen: Path) -> Order:
@@ -83,7 +89,7 @@ def test_every_row_is_taken_once_an_epoch_in_the_order_of_one_process(
 @pytest.fixture(scope="module")
 def stopped(file: Path) -> Path:
     """A run of two ranks that stopped in the middle of an epoch."""
-    return train(file, file.parent / "stopped in the middle", "--stacking", "1", "--steps", "3", variables=TWO)
+    return train_on_ranks(2, file, file.parent / "stopped in the middle", "--stacking", "1", "--steps", "3")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -93,15 +99,15 @@ def test_a_resume_on_another_number_of_ranks_is_refused_or_takes_the_same_exampl
     out, checkpoint = tmp_path / "out", stopped / "checkpoints"
     shutil.copytree(stopped, out)
     if ranks != 2:
-        variables, torchrun = LAYOUTS[ranks]
         arguments = ("--stacking", "1", "--resume", "latest")
-        code, said = finish(start(file, out, *arguments, variables=variables, torchrun=torchrun))
+        process = start(file, out, *arguments) if ranks == 1 else start_torchrun(ranks, file, out, *arguments)
+        code, said = finish(process)
         differ = f"ranks 2 there and {ranks} here"
         message = f"E-DP-002: going on from {out}/{checkpoint.name}/000003 would not be bit-exact: {differ}"
         fix = "resume on as many ranks and nodes, or accept other bits with --allow-new-layout"
         assert code == 1
         assert f"{message}\n  fix: {fix}\n" in said
-        if torchrun:
+        if ranks > 1:
             assert f"E-DP-008: rank 0 on {HOST} failed at the start (preparing): {message} (rank " in said
     run(file, out, tmp_path / "seen", ranks, "--resume", "latest", *(["--allow-new-layout"] if ranks != 2 else []))
     found = order(tmp_path / "seen")
@@ -115,8 +121,8 @@ def test_a_reproducible_run_resumes_on_any_number_of_ranks_with_the_same_bits(tm
     file = write_experiment(tmp_path)
     file.write_text(file.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
     whole = train(file, tmp_path / "whole")
-    stopped = train(file, tmp_path / "stopped", "--stacking", "1", "--steps", "3", variables=TWO)
-    for ranks in LAYOUTS:
+    stopped = train_on_ranks(2, file, tmp_path / "stopped", "--stacking", "1", "--steps", "3")
+    for ranks in RANKS:
         out = tmp_path / f"resumed on {ranks}"
         shutil.copytree(stopped, out)
         run(file, out, tmp_path / f"seen {ranks}", ranks, "--resume", "latest", "--allow-new-layout")
@@ -127,6 +133,6 @@ def test_one_token_file_is_shared_by_ranges(tmp_path: Path) -> None:
     file = tmp_path / "tokens.paren"
     file.write_text(MODEL)
     np.random.default_rng(0).integers(0, 16, 700).astype(np.uint8).tofile(tmp_path / "tokens.bin")
-    alone, two = train(file, tmp_path / "alone"), train(file, tmp_path / "two", variables=TWO)
+    alone, two = train(file, tmp_path / "alone"), train_on_ranks(2, file, tmp_path / "two")
     for name, values in series(alone).items():
         np.testing.assert_allclose(series(two)[name], values, rtol=2e-5, atol=1e-6, err_msg=name)

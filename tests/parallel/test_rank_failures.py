@@ -25,7 +25,9 @@ from rank_runs import (
     ranks_of,
     running,
     start,
+    start_torchrun,
     train,
+    train_on_ranks,
     wait_for_step,
 )
 
@@ -34,16 +36,19 @@ ONE = ("--stacking", "1")
 
 def fail(file: Path, out: Path, fault: str, *arguments: str, torchrun: int = 0, **variables: str) -> str:
     """What a run says that a fault ends, which leaves no process behind."""
-    given = {"FAULT": fault, **variables} | ({} if torchrun else TWO)
-    process = start(file, out, *ONE, *LONG, *arguments, variables=given, torchrun=torchrun)
-    code, said = finish(process)
+    given = {"FAULT": fault, **variables}
+    if torchrun:
+        process = start_torchrun(torchrun, file, out, *ONE, *LONG, *arguments, variables=given)
+        code, said = finish(process)
+    else:
+        code, said = finish(start(file, out, *ONE, *LONG, *arguments, variables=given | TWO))
     assert code == 1, said
     return said
 
 
 def go_on(file: Path, out: Path) -> dict[str, bytes]:
     """The parameters at `END` after a resume."""
-    train(file, out, "--resume", "auto", *ONE, *LONG, "--steps", str(END), variables=TWO)
+    train_on_ranks(2, file, out, "--resume", "auto", *ONE, *LONG, "--steps", str(END))
     return parameters(out)
 
 
@@ -121,16 +126,18 @@ def test_a_stuck_rank_is_named_after_a_limit(file: Path, long: Path, fault: str,
 
 def test_long_work_of_one_rank_runs_into_no_limit_and_is_told_of(file: Path, two: Path) -> None:
     """It is longer than what is allowed in a step, before the first one and in a resume."""
-    out = file.parent / "slow"
     limits = {"PAREN_STEP_TIMEOUT": "5", **TWO}
-    code, said = finish(start(file, out, *ONE, "--steps", "3", variables={"FAULT": "sleep12@0:data", **limits}))
-    assert code == 0, said
-    assert f"waiting for rank 0 on {HOST} (reading data), 5 s\n" in said
-    resumed = start(file, out, "--resume", "latest", variables={"FAULT": "sleep12@0:restore", **limits})
-    code, said = finish(resumed)
-    assert code == 0, said
-    assert f"waiting for rank 0 on {HOST} (restoring), 5 s\n" in said
-    assert parameters(out) == parameters(two)
+    outs = [file.parent / name for name in ("slow", "slow to resume")]
+    train_on_ranks(2, file, outs[1], *ONE, "--steps", "3")
+    started = [  # side by side, as they wait
+        start(file, outs[0], *ONE, variables={"FAULT": "sleep12@0:data", **limits}),
+        start(file, outs[1], "--resume", "latest", variables={"FAULT": "sleep12@0:restore", **limits}),
+    ]
+    for process, out, phase in zip(started, outs, ("reading data", "restoring"), strict=True):
+        code, said = finish(process)
+        assert code == 0, said
+        assert f"waiting for rank 0 on {HOST} ({phase}), 5 s\n" in said
+        assert parameters(out) == parameters(two)
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -261,9 +268,7 @@ def test_a_second_signal_ends_all_ranks_at_once(file: Path, long: Path) -> None:
     while phase_of(out) != "evaluating" and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    said = ""
-    while "stopping at the next step border" not in said:
-        said += process.stderr.readline() if process.stderr is not None else ""
+    process.wait_to_say("stopping at the next step border")
     process.send_signal(signal.SIGTERM)
     code, rest = finish(process)
     assert (code, rest.strip().splitlines()[-1]) == (143, "stopped at once; the last checkpoint stands")
@@ -281,13 +286,13 @@ def test_a_second_signal_ends_all_ranks_at_once(file: Path, long: Path) -> None:
     [
         ("stop@2:step3", "it gave no sign of life for 10 s"),
         ("kill@0:step3", "its process is gone"),
-        ("sleep@1:step3", "the others waited 40 s for it, the limit of PAREN_STEP_TIMEOUT"),
+        ("sleep@1:step3", "the others waited 12 s for it, the limit of PAREN_STEP_TIMEOUT"),
         ("raise@3:evaluate", "ValueError: provoked by a test"),
     ],
 )
 def test_under_torchrun_the_ranks_watch_each_other(file: Path, long: Path, fault: str, cause: str) -> None:
     out = file.parent / f"torchrun {fault}"
-    said = fail(file, out, fault, torchrun=4, PAREN_STEP_TIMEOUT="40")
+    said = fail(file, out, fault, torchrun=4, PAREN_STEP_TIMEOUT="12" if fault.startswith("sleep") else "40")
     rank, place = fault[-7] if fault.endswith("step3") else fault[6], "in step 3" if "step" in fault else "after step 3"
     lines = [line for line in said.splitlines() if line.startswith("E-DP-008: ")]
     named = f"E-DP-008: rank {fault.split('@')[1][0]} on {HOST} failed {place}"
@@ -304,7 +309,7 @@ def test_ranks_of_torchrun_that_wait_for_one_that_never_joins_are_not_waited_for
     it would ask again after 30 s."""
     out = tmp_path / "out"
     fault = "raise@0:join sleep5@0:join"  # it sleeps first
-    process = start(file, out, *ONE, *LONG, variables={"FAULT": fault}, torchrun=3)
+    process = start_torchrun(3, file, out, *ONE, *LONG, variables={"FAULT": fault})
     begin = time.monotonic()
     code, said = finish(process)
     assert code == 1

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import numpy as np
 from rank_processes import free_port
-from rank_runs import TWO, finish, node, parameters, series, start, train, write_experiment
+from rank_runs import (
+    TWO,
+    finish,
+    node,
+    parameters,
+    series,
+    start,
+    start_torchrun,
+    train,
+    train_on_ranks,
+    write_experiment,
+)
 
 
 def assert_same_training(found: Path, wanted: Path) -> None:
@@ -27,7 +38,7 @@ def test_two_ranks_train_as_one(alone: Path, two: Path) -> None:
 
 def test_four_ranks_of_torchrun_train_as_one(file: Path, alone: Path) -> None:
     out = file.parent / "four"
-    code, said = finish(start(file, out, torchrun=4))
+    code, said = finish(start_torchrun(4, file, out))
     assert code == 0, said
     assert_same_training(out, alone)
 
@@ -57,17 +68,12 @@ def test_reproducible_runs_have_the_same_bits_on_one_two_and_four_ranks(file: Pa
     own.write_text(own.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
     settings = ("--set", "epochs=25")
     one = train(own, tmp_path / "one", *settings)
-    pair = train(own, tmp_path / "pair", *settings, variables=TWO)
-    port = free_port()
-    outs = [tmp_path / f"node {index}" for index in range(2)]
-    started = [start(own, out, *settings, variables=node(i, port, **TWO)) for i, out in enumerate(outs)]
-    for process in started:
-        code, said = finish(process)
-        assert code == 0, said
+    pair = train_on_ranks(2, own, tmp_path / "pair", *settings)
+    four = train_on_ranks(4, own, tmp_path / "four", *settings, nodes=2)
     profiled = train(own, tmp_path / "profiled", "--profile", *settings)
-    assert parameters(one) == parameters(pair) == parameters(outs[0]) == parameters(profiled)
+    assert parameters(one) == parameters(pair) == parameters(four) == parameters(profiled)
     for name, values in series(one).items():
-        for other in (pair, outs[0]):
+        for other in (pair, four):
             np.testing.assert_array_equal(series(other)[name], values, err_msg=name)
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from rank_processes import free_port
-from rank_runs import finish, parameters, series, start, train, write_experiment
+from rank_runs import finish, parameters, series, start, train, train_on_ranks, write_experiment
 
 from paren.train.read_run import read_metrics
 
-TWO = {"PAREN_DEVICES": "0,1"}
 STEPS = 4  # after which runs are interrupted; the batch of every other step is short
 
 
@@ -22,23 +20,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_experiment(tmp_path_factory.mktemp("rounded"))
 
 
-def train_on_nodes(file: Path, out: Path, here: dict[str, str], *arguments: str, gradients: str = "bf16") -> Path:
-    """A run on two nodes with these devices, the second of which writes nothing."""
-    port, started = free_port(), []
-    for index in range(2):
-        variables = {
-            "PAREN_NODES": "2",
-            "PAREN_NODE_RANK": str(index),
-            "PAREN_RENDEZVOUS": f"127.0.0.1:{port}",
-            "PAREN_NODE_GRADIENTS": gradients,
-            **here,
-        }
-        folder = out if index == 0 else out.with_name(f"{out.name} beside")
-        started.append(start(file, folder, "--stacking", "1", *arguments, variables=variables))
-    for process in started:
-        code, said = finish(process)
-        assert code == 0, said
-    return out
+def train_on_nodes(file: Path, out: Path, here: int, *arguments: str, gradients: str = "bf16") -> Path:
+    """A run on two nodes of `here` ranks each."""
+    variables = {"PAREN_NODE_GRADIENTS": gradients}
+    return train_on_ranks(2 * here, file, out, "--stacking", "1", *arguments, nodes=2, variables=variables)
 
 
 def carried(out: Path, step: int, node: int) -> dict[str, np.ndarray]:
@@ -47,11 +32,10 @@ def carried(out: Path, step: int, node: int) -> dict[str, np.ndarray]:
     return dict(safetensors.numpy.load_file(path))
 
 
-@pytest.mark.parametrize("here", [{}, TWO], ids=["one rank each", "two ranks each"])
-def test_interrupting_and_resuming_is_exact_as_what_nodes_carry_is_saved(file: Path, here: dict[str, str]) -> None:
-    name = f"{len(here)}"
-    whole = train_on_nodes(file, file.parent / f"whole {name}", here)
-    parted = file.parent / f"parted {name}"
+@pytest.mark.parametrize("here", [1, 2])
+def test_interrupting_and_resuming_is_exact_as_what_nodes_carry_is_saved(file: Path, here: int) -> None:
+    whole = train_on_nodes(file, file.parent / f"whole {here}", here)
+    parted = file.parent / f"parted {here}"
     train_on_nodes(file, parted, here, "--steps", str(STEPS))
     assert any(np.abs(array).max() > 0 for node in range(2) for array in carried(parted, STEPS, node).values())
     train_on_nodes(file, parted, here, "--resume", "latest")
@@ -82,7 +66,7 @@ def test_a_rank_holds_what_was_planned_and_several_buckets_are_exchanged(tmp_pat
     write_experiment(tmp_path)
     file = tmp_path / "wide.paren"
     file.write_text(WIDE)
-    out = train_on_nodes(file, tmp_path / "out", {}, gradients=gradients)
+    out = train_on_nodes(file, tmp_path / "out", 1, gradients=gradients)
     memory = json.loads((out / "report" / "lowering.json").read_text())["memory"]
     columns = read_metrics(out)
     trained = sum(np.prod(shape) for shape in ((6, 1500), (1500, 1500), (1500, 1), (3001,)))
@@ -95,15 +79,15 @@ def test_a_rank_holds_what_was_planned_and_several_buckets_are_exchanged(tmp_pat
 
 
 def test_other_ranks_go_on_and_add_what_was_carried(file: Path) -> None:
-    out = train_on_nodes(file, file.parent / "moved", {}, "--steps", str(STEPS))
+    out = train_on_nodes(file, file.parent / "moved", 1, "--steps", str(STEPS))
     code, said = finish(start(file, out, "--resume", "latest"))
     assert code == 1
     assert "gradients between nodes bf16 there and none here" in said
     exact = train(file, file.parent / "exact", "--stacking", "1")
-    for name, variables in (("alone", {}), ("pair", TWO)):
-        own = file.parent / f"moved {name}"
+    for ranks in (1, 2):
+        own = file.parent / f"moved to {ranks}"
         checkpoint = str(out / "checkpoints" / f"{STEPS:06d}")
-        train(file, own, "--resume", checkpoint, "--allow-new-layout", "--stacking", "1", variables=variables)
+        train_on_ranks(ranks, file, own, "--resume", checkpoint, "--allow-new-layout", "--stacking", "1")
         found, wanted = series(own), series(exact)
         np.testing.assert_allclose(found["loss"][-1], wanted["loss"][-1], rtol=0.02)
         stored = json.loads((own / "checkpoints" / "000006" / "manifest.json").read_text())
@@ -117,8 +101,8 @@ def test_half_the_bytes_travel_and_the_losses_stay_near_those_of_exact_sums(tmp_
     assert often in file.read_text()
     file.write_text(file.read_text().replace(often, ""))
     settings = ("--set", "epochs=150", "--set", "evaluate=300")
-    rounded = train_on_nodes(file, tmp_path / "bf16", {}, *settings)
-    exact = train_on_nodes(file, tmp_path / "f32", {}, *settings, gradients="f32")
+    rounded = train_on_nodes(file, tmp_path / "bf16", 1, *settings)
+    exact = train_on_nodes(file, tmp_path / "f32", 1, *settings, gradients="f32")
     bytes_sent = [read_metrics(out)["runtime/exchange-bytes"] for out in (rounded, exact)]
     assert (2 * bytes_sent[0] == bytes_sent[1]).all()
     assert series(exact)["step"][-1] == 300

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from metric_lines import without_measured
+from warm import Command
 
 import paren
 from paren.api import Experiment
@@ -189,21 +187,18 @@ def status_of(out: Path) -> Status:
     return status
 
 
-def start(arguments: Sequence[object], cwd: Path | None = None) -> subprocess.Popen[str]:
-    """Starts `python -m paren`."""
-    command = [sys.executable, "-m", "paren", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Runs `paren` to its end: exit code, stdout, stderr."""
+    return ended(Command(arguments))
 
 
-def run(*arguments: object, cwd: Path | None = None) -> tuple[int, str, str]:
-    """Runs `python -m paren` to its end: exit code, stdout, stderr."""
-    process = start(arguments, cwd)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
+def ended(command: Command) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of a command."""
+    out, err = command.communicate()
+    return command.wait(), out, err
 
 
 def run_signalled(action: object, times: object, event: str, number: int, *arguments: object) -> tuple[int, str, str]:
     """`paren` with an action at an event (see signalled_run.py): exit code, stdout, stderr."""
-    words = [Path(__file__).parent / "signalled_run.py", action, times, event, number, *arguments]
-    process = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=120)
-    return process.returncode, process.stdout, process.stderr
+    words = (action, times, event, number, *arguments)
+    return ended(Command(words, script=Path(__file__).parent / "signalled_run.py"))

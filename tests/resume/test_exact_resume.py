@@ -19,9 +19,9 @@ from resume_runs import (
     metric_lines,
     run,
     run_signalled,
-    start,
     status_of,
 )
+from warm import Command
 
 import paren
 
@@ -129,18 +129,17 @@ def test_killed_at_random_events(trial: Trial, tmp_path: Path, rounds: int) -> N
 
 @COUNTED
 def test_killed_from_outside_at_random_moments(trial: Trial, tmp_path: Path, rounds: int) -> None:
-    """`kill -9` by the clock, from the start of Python to the end of the training."""
+    """`kill -9` by the clock, from the start to the end of the training."""
     arguments = trial.command(tmp_path / "run", "--resume", "auto")
     chance = random.Random(rounds)
     begun = time.monotonic()
-    process = start(trial.command(tmp_path / "timed"))
-    process.communicate(timeout=120)
+    Command(trial.command(tmp_path / "timed")).wait()
     length = time.monotonic() - begun
     for _ in range(rounds):
-        process = start(arguments)
-        time.sleep(chance.uniform(0.3 * length, length))
+        process = Command(arguments)
+        time.sleep(chance.uniform(0, length))
         process.kill()
-        process.communicate(timeout=120)
+        process.wait()
         if process.returncode == 0:
             assert_equal_runs(tmp_path / "run", trial.whole)
             shutil.rmtree(tmp_path / "run")

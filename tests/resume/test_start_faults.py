@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from resume_runs import POINTS, STEPS, Trial, assert_equal_runs, newest, run, run_signalled, start, status_of
+from resume_runs import POINTS, STEPS, Trial, assert_equal_runs, newest, run, run_signalled, status_of
+from warm import Command
 
 import paren
 
@@ -175,7 +176,7 @@ def test_several_starts_at_once(trial: Trial, tmp_path: Path) -> None:
     """One trains; the others are refused with its process and host."""
     out = tmp_path / "run"
     arguments = (*trial.command(out), "--set", "steps=100000")
-    starts = [start(arguments) for _ in range(4)]
+    starts = [Command(arguments) for _ in range(4)]
     deadline = time.monotonic() + 60
     while sum(process.poll() is None for process in starts) > 1 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from resume_runs import STEPS, Trial, assert_equal_runs, newest, run, run_signalled, start, status_of
+from resume_runs import STEPS, Trial, assert_equal_runs, newest, run, run_signalled, status_of
+from warm import Command
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 SAVE = 108 + 9  # operations: a write for each slot, and nine for headers, manifest, syncs and the rename
@@ -142,7 +143,7 @@ def test_signals_at_random_moments(trial: Trial, tmp_path: Path, rounds: int) ->
     for each in range(rounds):
         out = tmp_path / f"run-{each}"
         number = chance.choice(list(CODES))
-        process = start(trial.command(out, "--resume", "auto"))
+        process = Command(trial.command(out, "--resume", "auto"))
         while not (out / "status.json").exists() and process.poll() is None:
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.3))
