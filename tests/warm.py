@@ -21,16 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-LOADED = [
-    "pytest",
-    "numpy",
-    "paren.__main__",
-    "paren.cli.app",
-    "paren.api",
-    "paren.runtime.cpu",
-    "torch.distributed",
-    "warm",
-]
 LIMIT = 120.0  # seconds of a command
 
 
@@ -104,7 +94,7 @@ class Command:
 def warm_context() -> multiprocessing.context.ForkServerContext:
     """Processes of this context are forked from one that has loaded everything."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
+    context.set_forkserver_preload(["loaded"])
     return context
 
 
