@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rank_runs import HOST, TWO, finish, parameters, start, train
+from rank_runs import HOST, TWO, finish, parameters, start, start_within, train
 
 from paren.parallel import join
 from paren.parallel.group import PeerLost
