@@ -29,6 +29,7 @@ from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
 from paren.text.errors import ParenError
+from paren.text.size import count_of
 from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import read_run_file
 
@@ -100,7 +101,12 @@ class RestoredModel:
     def _checked(self, position: int, array: Array) -> Array:
         fields = self.model.inputs
         if position >= len(fields):
-            raise ParenError("E-DATA-023", f"model {self.model.name} takes {len(fields)} inputs, got more")
+            names = ", ".join(field.name for field in fields)
+            raise ParenError(
+                "E-DATA-023",
+                f"model {self.model.name} takes {count_of(len(fields), 'input')}, got more",
+                fix=f"give one array for each of {names}",
+            )
         wanted = fields[position]
         if array.ndim != 1 + wanted.type.rank or array.shape[1:] != wanted.type.shape or len(array) < 1:
             shape = " ".join(map(str, wanted.type.shape))
@@ -157,7 +163,11 @@ class RestoredModel:
         if len(arrays) != len(fields) or len({len(array) for array in arrays}) != 1:
             lengths = ", ".join(str(len(array)) for array in arrays) or "no input"
             names = ", ".join(field.name for field in fields)
-            raise ParenError("E-DATA-023", f"the model takes equally many examples of {names}, got {lengths}")
+            raise ParenError(
+                "E-DATA-023",
+                f"the model takes equally many examples of {names}, got {lengths}",
+                fix="give one array for each, with the examples along the first axis",
+            )
         total, done = len(arrays[0]), 0
         result: Array | None = None
         while done < total:

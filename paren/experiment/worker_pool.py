@@ -15,6 +15,7 @@ from typing import IO, Any, Self
 
 from paren.experiment.events import SAID, Event, Tell
 from paren.experiment.worker_places import WorkerPlace
+from paren.parallel.failure import describe_end
 from paren.run import How
 
 PAUSE = 0.1  # seconds between two looks at signals
@@ -134,8 +135,8 @@ class _Process:
         if code is None or any(thread.is_alive() for thread in self._listeners):
             return False
         if not self._known and code not in (0, *STOPPED):
-            how = f"was ended by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
-            self._tell(Event(-1, SAID, text=f"worker {self._number} {how}; its job is free for the others"))
+            text = f"worker {self._number} {describe_end(code)}; its job is free for the others"
+            self._tell(Event(-1, SAID, text=text))
         self._known = True
         return True
 
@@ -151,10 +152,3 @@ class _Process:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

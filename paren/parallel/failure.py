@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, dataclass
 
 from paren.parallel.sign import Sign, read_place
@@ -40,6 +41,16 @@ class Failure:
 def read_failure(store: Store) -> Failure | None:
     """The failure that was told of, if any was."""
     return Failure(**json.loads(store.get(KEY))) if store.check([KEY]) else None
+
+
+def describe_end(code: int) -> str:
+    """How a process ended, by its exit code as Python gives it, in words: `was ended by SIGKILL`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
 
 
 def describe_cause(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from paren.parallel.failure import Failure, read_failure
+from paren.parallel.failure import Failure, describe_end, read_failure
 from paren.parallel.meet import leave, leave_failed, lost, meet
 from paren.parallel.sign import INTERVAL, read_sign
 from paren.parallel.store import Store
@@ -197,13 +197,8 @@ def _end(store: Store, ranks: Sequence[_Rank], failure: Failure, say: Callable[[
 def _ending(rank: _Rank) -> str:
     """How a rank ended that did not tell why, in words."""
     code = rank.process.returncode
-    if code >= 0:
-        said = next(iter(_lines(rank)), "").strip()
-        return f"it ended with exit code {code}" + (f" ({said})" if said else "")
-    try:
-        return f"it was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it was ended by signal {-code}"
+    said = next(iter(_lines(rank)), "").strip() if code >= 0 else ""
+    return f"it {describe_end(code)}" + (f" ({said})" if said else "")
 
 
 def _lines(rank: _Rank) -> list[str]:

@@ -232,12 +232,13 @@ def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
     node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
     rendezvous = _address(given["PAREN_RENDEZVOUS"]) if "PAREN_RENDEZVOUS" in given else None
     if node is not None and node >= nodes:
-        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and the {count_of(nodes, 'node')} count from 0")
+        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and nodes are numbered 0 to {nodes - 1}")
     if nodes == 1:
         return 1, 0, None
     missing = [name for name, value in (("PAREN_NODE_RANK", node), ("PAREN_RENDEZVOUS", rendezvous)) if value is None]
     if missing or node is None:
-        raise _of_nodes(f"PAREN_NODES is {nodes}, and {' and '.join(missing)} not set")
+        absent = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
+        raise _of_nodes(f"PAREN_NODES is {nodes}, and {absent}")
     return nodes, node, rendezvous
 
 

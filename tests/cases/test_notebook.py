@@ -110,6 +110,9 @@ def test_a_model_refuses_what_it_would_misread(language_run: paren.Run, array: n
     assert model(np.zeros((1, 8), np.uint8)).shape == (1, 8, 256)
 
 
+NO_LANGUAGE_MODEL = "holds no language model: a model of one row of tokens, and a tokenizer, are needed"
+
+
 def test_a_sample_of_a_run_that_is_none_or_of_a_prompt_that_would_vanish(
     language_run: paren.Run, tmp_path: Path
 ) -> None:
@@ -117,7 +120,7 @@ def test_a_sample_of_a_run_that_is_none_or_of_a_prompt_that_would_vanish(
     assert text == "".join(paren.sample(language_run.out, "größe 日本 🎉", 20, seed=3))
     regression = paren.load(write_small(tmp_path)).run(out=tmp_path / "out")
     for out, prompt, temperature, said in (
-        (regression.out, "", 1.0, "holds no language model"),
+        (regression.out, "", 1.0, f"{regression.out} {NO_LANGUAGE_MODEL}"),
         (tmp_path / "nothing", "", 1.0, "holds no run"),
         (tmp_path / "f.paren", "", 1.0, "is a file, not the directory of a run"),
         (language_run.out, "a\udce6", 1.0, "the prompt is not Unicode text: it has the code 0xdce6"),

@@ -9,7 +9,7 @@ import pytest
 from rank_processes import run_ranks
 
 from paren.parallel import exchange as exchanges
-from paren.parallel.exchange import BFLOAT16, Exchange, Floats, Needs, buckets, owned_ranges
+from paren.parallel.exchange import Exchange, Floats, Needs, buckets, owned_ranges
 from paren.parallel.group import Groups
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Patience, Topology
@@ -22,8 +22,8 @@ def layout(nodes: int, here: int) -> Topology:
     return Topology(nodes, 0, tuple(range(here)), None, Patience(60.0), "f32", None)
 
 
-def given_vector(rank: int, step: int, length: int = LENGTH) -> Floats:
-    return np.random.default_rng([rank, step]).standard_normal(length).astype(np.float32)
+def given_vector(rank: int, step: int) -> Floats:
+    return np.random.default_rng([rank, step]).standard_normal(LENGTH).astype(np.float32)
 
 
 def sum_vector(exchange: Exchange, vector: Floats) -> None:
@@ -140,9 +140,3 @@ def test_ranks_own_the_elements_of_a_vector_once(length: int, ranks: int, monkey
     assert taken[-1][1] == length
     largest = max(sum(end - begin for begin, end in each) for each in owned)
     assert Needs.of(length, ranks, 2, True).carried >= 4 * largest
-
-
-def test_a_rounded_number_and_what_is_carried_make_the_number() -> None:
-    value = np.float32(1.2345678)
-    rounded = value.astype(BFLOAT16).astype(np.float32)
-    assert rounded + (value - rounded) == value

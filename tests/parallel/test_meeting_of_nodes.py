@@ -177,7 +177,7 @@ def test_devices_that_are_not_there(file: Path, tmp_path: Path) -> None:
 
 def test_variables_of_nodes_that_are_wrong(file: Path, tmp_path: Path) -> None:
     assert refused(file, tmp_path / "out", PAREN_NODES="2", PAREN_NODE_RANK="2").rstrip() == (
-        "E-DP-005: PAREN_NODE_RANK is 2, and the 2 nodes count from 0\n"
+        "E-DP-005: PAREN_NODE_RANK is 2, and nodes are numbered 0 to 1\n"
         "  fix: set PAREN_NODES, PAREN_NODE_RANK (0 to nodes - 1) and PAREN_RENDEZVOUS (host:port of node 0) "
         "on every node"
     )

@@ -132,6 +132,16 @@ def test_wrong_inputs_are_refused(trial: Trial) -> None:
             "E-DATA-023",
             f"input {name} has shape {list(wrong.shape)}, the model takes [n {batch.shape[1]}]",
         )
+    unknown = "NumPy has no type for this tensor: Got unsupported ScalarType BFloat16"
+    for given, message in (
+        ((batch, batch), f"model {model.model.name} takes 1 input, got more"),
+        ((), f"the model takes equally many examples of {name}, got no input"),
+        ((torch.zeros(2, 3, dtype=torch.bfloat16),), unknown),
+    ):
+        with pytest.raises(paren.ParenError) as caught:
+            model(*given)
+        assert (caught.value.code, caught.value.message) == ("E-DATA-023", message)
+        assert caught.value.fix is not None
 
 
 @pytest.mark.parametrize(("value", "shown"), [(np.nan, "nan"), (-np.inf, "-inf"), (1e300, "inf")])

@@ -13,7 +13,7 @@ import stores
 from stores import BUCKET, LOST, PASS, Proxy, Seen
 
 from paren.text.errors import ParenError
-from paren.train.places import lease, object_store
+from paren.train.places import lease
 from paren.train.places.lease import HOLDER, Holder, Lease
 from paren.train.places.object_store import Bucket
 
@@ -206,4 +206,3 @@ def test_a_store_that_is_gone_at_the_end_is_told(store: int, monkeypatch: pytest
         f"{PLACE} stays locked for 60 s: GetObject of {PLACE}/{HOLDER} failed: "
         f"http://127.0.0.1:{proxy.port} answers SlowDown (503)"
     ]
-    assert object_store.IN_RUN == 300

@@ -20,7 +20,7 @@ from paren.inspect.machine import check_place
 from paren.text.errors import ParenError
 from paren.train.places import object_store, transfer
 from paren.train.places.bucket import BucketFolder
-from paren.train.places.object_store import Bucket, Conflict
+from paren.train.places.object_store import Bucket, Conflict, Stat
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
 
@@ -97,6 +97,27 @@ def test_names_with_spaces_and_other_letters(store: int) -> None:
     assert there.published() == []
 
 
+def test_a_store_that_keeps_something_else(store: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bucket, "get", lambda bucket, key: b"other")
+    error = refused(place().probe)
+    assert (error.code, error.message) == (
+        "E-S3-007",
+        f"s3://{BUCKET}/a/b gives back something else than was written",
+    )
+    monkeypatch.setattr(Bucket, "stat", lambda bucket, key: Stat(3, "tag", 0.0))
+
+    def write() -> None:
+        with place().create("x", 5) as sink:
+            sink.write(b"12345")
+
+    error = refused(write)
+    assert (error.code, error.message, error.fix) == (
+        "E-S3-007",
+        f"s3://{BUCKET}/a/b/x has 3 bytes instead of the 5 that were sent",
+        "see that nothing else writes there, then go on with --resume auto",
+    )
+
+
 @pytest.mark.parametrize("harm", [BUSY, CUT, LOST])
 def test_every_third_request_fails(store: int, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
     """An upload in parts, its reading, and all small verbs."""
@@ -160,7 +181,7 @@ def test_a_store_that_keeps_failing(store: int, monkeypatch: pytest.MonkeyPatch,
     assert error.fix == "see to the network and AWS_ENDPOINT_URL, then go on with --resume auto"
 
 
-@pytest.mark.parametrize("endpoint", [f"http://user:{SECRET}@127.0.0.1:1", f"{SECRET}", "http://[::1"])
+@pytest.mark.parametrize("endpoint", [f"http://user:{SECRET}@127.0.0.1:1", SECRET, "http://[::1"])
 def test_an_endpoint_that_is_no_address(store: int, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     error = refused(lambda: Bucket(BUCKET, patience=0.05).get("x"))

@@ -63,6 +63,7 @@ class Upload:
             raise ParenError(
                 "E-S3-007",
                 f"s3://{self._bucket.name}/{self._key} has {kept} bytes instead of the {self._size} that were sent",
+                fix="see that nothing else writes there, then go on with --resume auto",
             )
 
     def give_up(self) -> None:
