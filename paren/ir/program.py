@@ -41,15 +41,13 @@ class Field:
 class Slot:
     """A named piece of state. `role`: parameter, moment (optimizer state of one parameter), average, counter.
 
-    `owner` is the parameter's name for moments and averages, else the slot's own. A moment is named
-    `PARAMETER/MOMENT` (`layer-norm.weight/variance`) and starts as zeros. `group` numbers the optimizer group;
-    frozen parameters have group -1. Gradients are not slots: they live within a step only.
+    A moment is named `PARAMETER/MOMENT` (`layer-norm.weight/variance`) and starts as zeros. `group` numbers the
+    optimizer group; frozen parameters have group -1. Gradients are not slots: they live within a step only.
     """
 
     name: str
     type: TensorType
     role: str
-    owner: str
     group: int
     span: Span
 

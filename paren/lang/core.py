@@ -208,7 +208,7 @@ def check_name(name: str, span: Span) -> None:
         raise ParenError("E-NAME-003", f"{name} is a form of the language and cannot be defined anew", span)
 
 
-def truth(session: Session, value: Value, span: Span, what: str) -> bool | Poison:
+def truth(value: Value, span: Span, what: str) -> bool | Poison:
     """A condition's value. Raises E-CALL-007 for anything but a boolean."""
     if isinstance(value, (bool, Poison)):
         return value

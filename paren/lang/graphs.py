@@ -25,7 +25,7 @@ from paren.text.source import Span
 
 
 def new_trace(name: str, rows: int | None, training: bool) -> Trace:
-    return Trace(Builder(name), name, rows, training, Scope((), (name_of_site(name),), False))
+    return Trace(Builder(name), rows, training, Scope((), (name_of_site(name),), False))
 
 
 def name_of_site(name: str) -> str:

@@ -98,13 +98,13 @@ class Optimizers:
                     rules.append(rule)
                     members.append([])
                 members[number].append(parameter)
-            slots.append(Slot(parameter.name, parameter.type, "parameter", parameter.name, number, parameter.span))
+            slots.append(Slot(parameter.name, parameter.type, "parameter", number, parameter.span))
         if not rules:
             what = "all parameters are frozen" if self.parameters else "the model has no parameters"
             raise ParenError("E-OPT-004", f"{what}, so there is nothing to train", parts.optimizer.span)
         groups = tuple(self._group(n, rule, members[n]) for n, rule in enumerate(rules))
         moments = tuple(
-            Slot(f"{parameter.name}/{moment}", parameter.type, "moment", parameter.name, n, parameter.span)
+            Slot(f"{parameter.name}/{moment}", parameter.type, "moment", n, parameter.span)
             for n, rule in enumerate(rules)
             for parameter in members[n]
             for moment in rule.moments
@@ -245,7 +245,7 @@ class Optimizers:
         """The graph of one update, and whether the rule asked for a shape. Raises E-OPT-002 if its result is no
         update."""
         builder = Builder(name)
-        trace = Trace(builder, name, None, True, Scope((), (name,), False), stateless=True)
+        trace = Trace(builder, None, True, Scope((), (name,), False), stateless=True)
         type_ = TensorType(DType.FLOAT32, shape)
         span, session, site = rule.span, self.session, Site(rule.span)
         with session.tracing(trace), session.shown_at(span):

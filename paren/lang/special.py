@@ -68,7 +68,7 @@ def _if(compiler: Compiler, form: List, names: Names) -> Code:
     if len(form.items) != 4:
         raise _grammar(form, "(if condition then else)")
     condition, then, otherwise = (compiler.compile(item, names) for item in form.items[1:])
-    span, session = form.items[1].span, compiler.session
+    span = form.items[1].span
 
     def choose(environment: Environment) -> Value:
         value = condition(environment)
@@ -76,7 +76,7 @@ def _if(compiler: Compiler, form: List, names: Names) -> Code:
             return then(environment)
         if value is False:
             return otherwise(environment)
-        truth(session, value, span, "the condition of if")
+        truth(value, span, "the condition of if")
         return POISON
 
     return choose
@@ -95,13 +95,12 @@ def _cond(compiler: Compiler, form: List, names: Names) -> Code:
         clauses.append((test.span, None if last else compiler.compile(test, names), compiler.compile(value, names)))
     if not clauses or clauses[-1][1] is not None:
         raise ParenError("E-FORM-001", f"cond needs an else clause: {text}", form.span)
-    session = compiler.session
 
     def choose(environment: Environment) -> Value:
         for span, test, value in clauses:
             if test is None:
                 return value(environment)
-            answer = truth(session, test(environment), span, "a condition of cond")
+            answer = truth(test(environment), span, "a condition of cond")
             if answer is POISON:
                 return POISON
             if answer is True:
@@ -135,7 +134,7 @@ def _connective(word: str) -> Special:
                     else:
                         result = value
                     continue
-                answer = truth(session, value, span, f"an operand of {word}")
+                answer = truth(value, span, f"an operand of {word}")
                 if answer is POISON:
                     return POISON
                 if answer is decided_by and not isinstance(result, Tensor):
@@ -341,7 +340,7 @@ def _require(compiler: Compiler, form: List, names: Names) -> Code:
     own = compiler.site(form)
 
     def check(environment: Environment) -> Value:
-        answer = truth(session, condition[1](environment), condition[0].span, "the condition of require")
+        answer = truth(condition[1](environment), condition[0].span, "the condition of require")
         if answer is True:
             return body(environment)
         if answer is POISON:

@@ -37,16 +37,16 @@ def _factors(settings: Settings, form: List, seen: dict[str, Span]) -> tuple[Fac
         entries = [_entry(item, head) for item in form.items[1:]]
     for label, item in entries:
         with settings.session.collect():
-            _refuse_twice(label, seen, "E-STUDY-001", "varies twice")
+            _refuse_twice(label, seen, "varies twice")
             values = [settings.checked(label.name, label.span, value, head) for value in item.items[1:]]
             found.append(Factor(label.name, tuple({repr(value): value for value in values}.values()), item.span))
     return tuple(found)
 
 
-def _refuse_twice(label: Symbol, seen: dict[str, Span], code: str, what: str) -> None:
+def _refuse_twice(label: Symbol, seen: dict[str, Span], what: str) -> None:
     if label.name in seen:
         first = Note("the first one", seen[label.name])
-        raise ParenError(code, f"{label.name} {what}", label.span, notes=[first])
+        raise ParenError("E-STUDY-001", f"{label.name} {what}", label.span, notes=[first])
     seen[label.name] = label.span
 
 
@@ -73,7 +73,7 @@ def _limits(top: TopLevel) -> tuple[Limit, ...]:
             label, entry = _entry(item, "deflimits")
             if len(entry.items) != 2:
                 raise ParenError("E-FORM-001", f"the form is {FORMS['deflimits']}", item.span)
-            _refuse_twice(label, seen, "E-STUDY-001", "is limited twice")
+            _refuse_twice(label, seen, "is limited twice")
             value = top.compiler.compile(entry.items[1], frozenset())({})
             if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value):
                 found.append(Limit(label.name, float(value), item.span))

@@ -61,13 +61,12 @@ class Scope:
 
 @dataclass(eq=False)
 class Trace:
-    """One graph in the making. `purpose` is what messages call it; without `rows` there is no batch axis.
+    """One graph in the making. Without `rows` there is no batch axis.
 
     `stateless` forbids random numbers and parameters (update rules).
     """
 
     builder: Builder
-    purpose: str
     rows: int | None
     training: bool
     scope: Scope

@@ -21,13 +21,11 @@ ELEMENTS = 8  # bfloat16 in the 16 bytes on which libraries want every head to b
 @dataclass(frozen=True)
 class AttentionCall:
     """`members`: the nodes that the step computes, the result or the gradients first. `operands`: q, k and v, and for
-    gradients the result and its gradient. `statistics`: the node that it writes, or for gradients reads. `joined`: what
-    the gradients lie side by side in, as views; then it is stored, and they are not."""
+    gradients the result and its gradient. `statistics`: the node that it writes, or for gradients reads."""
 
     members: tuple[Node, ...]
     operands: tuple[Node, ...]
     statistics: Node | None
-    joined: Node | None = None
 
     @property
     def backward(self) -> bool:

@@ -256,7 +256,6 @@ def _place_attention(storage: Storage, call: AttentionCall, outputs: set[int]) -
     joined = _joined(storage, call, outputs) if call.backward else None
     if joined is not None:
         views, chains = joined
-        call = replace(call, joined=views[0].base)
         storage.stored[views[0].base.number] = views[0].base
         storage.attentions[views[0].base.number] = call
         storage.hidden |= chains

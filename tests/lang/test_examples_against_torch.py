@@ -67,7 +67,8 @@ def compare(
     values = evaluate(made.initialize, {"$seed": seed})
     state = {"parameter": values}
     for slot in made.moments:
-        state.setdefault(slot.name.rsplit("/", 1)[1], {})[slot.owner] = np.zeros(slot.type.shape, np.float32)
+        parameter, _, moment = slot.name.rpartition("/")
+        state.setdefault(moment, {})[parameter] = np.zeros(slot.type.shape, np.float32)
     twins = {name: torch.nn.Parameter(torch.from_numpy(value.copy())) for name, value in values.items()}
     groups = [
         {"params": [t for t in twins.values() if t.ndim >= 2]},

@@ -54,7 +54,8 @@ def run(made: Program, steps: int) -> dict[str, np.ndarray]:
     values = {s.name: generator.normal(size=s.type.shape).astype(np.float32) for s in made.parameters}
     state: dict[str, dict[str, np.ndarray]] = {"parameter": values}
     for slot in made.moments:
-        state.setdefault(slot.name.rsplit("/", 1)[1], {})[slot.owner] = np.zeros(slot.type.shape, np.float32)
+        parameter, _, moment = slot.name.rpartition("/")
+        state.setdefault(moment, {})[parameter] = np.zeros(slot.type.shape, np.float32)
     for update in range(1, steps + 1):
         gradients = {name: generator.normal(size=v.shape).astype(np.float32) for name, v in sorted(values.items())}
         for group in made.updates:

@@ -19,7 +19,7 @@ _TOLD = {"step", "annotation"}
 
 def memory(recorded: Recorded) -> Html | None:
     """Planned beside measured memory of each job, with the time of a step; None if nothing was planned or measured."""
-    rows = [_row(recorded, job, number) for number, job in enumerate(recorded.jobs)]
+    rows = [_row(job, number) for number, job in enumerate(recorded.jobs)]
     shown = [row for row in rows if row is not None]
     if not shown:
         return None
@@ -28,8 +28,8 @@ def memory(recorded: Recorded) -> Html | None:
     return join(parts, sortable(heads, shown, "Memory and speed"))
 
 
-def _row(recorded: Recorded, job: RecordedJob, number: int) -> Html | None:
-    planned = number_of(_annotation(job, "memory").get("planned"))
+def _row(job: RecordedJob, number: int) -> Html | None:
+    planned = number_of(_planned(job).get("planned"))
     peaks = job.series.get("runtime/peak_bytes", np.array([]))
     peak = float(np.nanmax(peaks)) if np.isfinite(peaks).any() else None
     if planned is None and peak is None:
@@ -65,14 +65,14 @@ def _median(job: RecordedJob, name: str) -> float | None:
     return float(np.nanmedian(values)) if np.isfinite(values).any() else None
 
 
-def _annotation(job: RecordedJob, kind: str) -> dict[str, Json]:
-    """The last annotation of a kind: a resume writes it again."""
-    return next((dict(each) for each in reversed(job.annotations) if each.get("annotation") == kind), {})
+def _planned(job: RecordedJob) -> dict[str, Json]:
+    """The last annotation of the memory plan: a resume writes it again."""
+    return next((dict(each) for each in reversed(job.annotations) if each.get("annotation") == "memory"), {})
 
 
 def _parts_of_one(recorded: Recorded) -> Html | None:
     """What the plan consists of, if all jobs have the same plan."""
-    plans = [{name: _annotation(job, "memory").get(name) for name in _PARTS} for job in recorded.jobs]
+    plans = [{name: _planned(job).get(name) for name in _PARTS} for job in recorded.jobs]
     first = plans[0]
     parts = [(name, size) for name in _PARTS if (size := number_of(first.get(name)))]
     if not parts or any(plan != first for plan in plans):
