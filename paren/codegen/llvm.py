@@ -169,11 +169,11 @@ class _Function:
                 name = Operation(nest.head(level), self.used).write(op, operands, types, dtype, dict(attrs))
                 places.define(result, name, dtype, level)
             case Store(access, value):
-                place = places.place(nest, depth, access)
+                place = places.place(nest, access)
                 places.put(nest, depth, places.name(nest, value), places.types[value], place)
             case Accumulate(access, value):
                 dtype = places.types[value]
-                place = places.place(nest, depth, access)
+                place = places.place(nest, access)
                 before = places.get(nest, depth, dtype, place)
                 add = f"{'fadd' if dtype.is_float else 'add'} {VALUE[dtype]} {before}, {places.name(nest, value)}"
                 places.put(nest, depth, nest.head(depth).value(add), dtype, place)

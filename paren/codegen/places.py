@@ -84,7 +84,7 @@ class Places:
         """An element, or `fill` outside. What varies in the innermost loop is guarded by a branch, all else by moving
         the address inside."""
         if not access.guarded:
-            return self.get(nest, level, dtype, self.place(nest, level, access))
+            return self.get(nest, level, dtype, self.place(nest, access))
         checks = self._checks(nest, access)
         holds = "true"
         for at, name in sorted(checks):
@@ -92,9 +92,9 @@ class Places:
         default = literal(fill, dtype)
         w = nest.head(level)
         if level < nest.depth or all(at < level for at, _ in checks):
-            place = self.place(nest, level, access, [name for _, name in checks])
+            place = self.place(nest, access, [name for _, name in checks])
             return w.select(holds, VALUE[dtype], self.get(nest, level, dtype, place), default)
-        place = self.place(nest, level, access)
+        place = self.place(nest, access)
         label, before = w.fresh(), w.block
         w.put(f"br i1 {holds}, label %{label}.in, label %{label}.out")
         w.begin(f"{label}.in")
@@ -121,8 +121,8 @@ class Places:
             levels += [level for axis, _ in index.terms for level, _ in nest.axes[axis]]
         return max(levels)
 
-    def place(self, nest: Nest, level: int, access: Access, inside: list[str] | None = None) -> str:
-        """The address of an element, as a chain from the outermost level to `level`.
+    def place(self, nest: Nest, access: Access, inside: list[str] | None = None) -> str:
+        """The address of an element, as a chain from the outermost level to the innermost that it varies in.
 
         `inside` lists, for the dimensions that may miss, the condition that they do not: their index is moved to 0
         where it fails. Without it the address is only used where all of them hold.

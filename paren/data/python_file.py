@@ -91,7 +91,7 @@ class PythonFile:
 
 
 @contextlib.contextmanager
-def importing_from(folder: Path, kept: dict[str, ModuleType], read: Read = Path.read_bytes) -> Iterator[None]:
+def importing_from(folder: Path, kept: dict[str, ModuleType], read: Read) -> Iterator[None]:
     """Lets the user's file import files next to it, whose bytes `read` gives.
 
     Afterwards they are in `kept`, from where the next block has them again, and no longer among the modules of the

@@ -173,7 +173,7 @@ def evaluation(program: Program, attends: bool = False) -> Graph:
     return set_precision(builder.graph(outputs), program.run.precision)
 
 
-def diagnosis(program: Program, name: str, attends: bool = False) -> Graph:
+def diagnosis(program: Program, name: str, attends: bool) -> Graph:
     """A diagnostic reduced over one microbatch: outputs `value` and `weight`. Elements of weight 0 do not count."""
     diagnostic, declared = program.diagnostics[name]
     builder = Builder("diagnose")

@@ -46,7 +46,7 @@ class Masked:
     zero: frozenset[int]
 
 
-def masked_columns(kernel: Kernel, columns: int, values: Collection[int], zero: Collection[int] = ()) -> Masked | None:
+def masked_columns(kernel: Kernel, columns: int, values: Collection[int], zero: Collection[int]) -> Masked | None:
     """What a mask removes from the kernel, or None. Rows are counted along its last row axis, columns along the axis of
     its stages. Parameters in `values` may stay unwritten in the columns that are left out, others may not; those in
     `zero` hold 0 there."""

@@ -119,7 +119,7 @@ def compute_again(plan: Plan, again: Again) -> tuple[Plan, int]:
     return replace(plan, buffers=tuple(buffers), steps=steps), renamed[again.value]
 
 
-def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int] = ()) -> Launch:
+def only_results(launch: Launch, wanted: Collection[int], alive: Collection[int]) -> Launch:
     """The launch without what it does for other buffers than `wanted` only. What it stored to `alive` buffers is still
     there: it loads that instead. Unchanged where a stage loads what an earlier one stored to a buffer that is gone."""
     kernel = launch.kernel

@@ -104,7 +104,7 @@ def is_reduction(node: Node) -> bool:
     return node.op.name in REDUCTIONS
 
 
-def decide_storage(graph: Graph, forced: Iterable[int] = (), rounds_operands: bool = True) -> Storage:
+def decide_storage(graph: Graph, forced: Iterable[int], rounds_operands: bool) -> Storage:
     """What is stored. `forced` are numbers of nodes that lowering could not compute inside their users."""
     storage = Storage(graph, rounds_operands)
     for node in graph.nodes:
@@ -147,7 +147,7 @@ def decide_storage(graph: Graph, forced: Iterable[int] = (), rounds_operands: bo
     return storage
 
 
-def view_of(storage: Storage, node: Node, must: Iterable[int] = ()) -> View | None:
+def view_of(storage: Storage, node: Node, must: Iterable[int]) -> View | None:
     """`node` as a strided view of a node that is, or can be, stored; None where it has no regular strides."""
     if node.number in must or node.number in storage.stored or node.op.name == "input":
         return View(node, contiguous(node.shape), 0)

@@ -120,7 +120,7 @@ def _lay_out_file(root: Item) -> list[_Line]:
     return lines.lines
 
 
-def _lay_out(item: Item, column: int, tail: int, pad: int = 0) -> list[_Line]:
+def _lay_out(item: Item, column: int, tail: int, pad: int) -> list[_Line]:
     """The lines of an item that begins at `column`; the first one without its indentation.
 
     `pad` is the width of the name in a list of pairs whose values are aligned.

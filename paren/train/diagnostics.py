@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paren.data.loader import GlobalBatch
 from paren.ir.program import Diagnostic
-from paren.parallel.company import ALONE, Company
+from paren.parallel.company import Company
 from paren.train.engine import Engine
 from paren.train.state import Json
 
@@ -46,7 +46,7 @@ def sample(
 
 
 def reduce_samples(
-    diagnostics: Mapping[str, Diagnostic], samples: Mapping[str, Parts], company: Company = ALONE
+    diagnostics: Mapping[str, Diagnostic], samples: Mapping[str, Parts], company: Company
 ) -> dict[str, Json]:
     """The values of the diagnostics of a step that counts, over the microbatches of all ranks.
 
