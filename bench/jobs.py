@@ -61,7 +61,7 @@ PARTS: tuple[tuple[str, object, str], ...] = (
     ("engine: code, buffers, bound steps", paren.prepare, "CompiledEngine"),
     ("lowering report", paren.prepare, "explain"),
     ("checkpoint", paren.train.checkpoint.CheckpointStore, "save"),
-    ("sealing and publishing the model", paren.experiment.training.Store, "publish"),
+    ("sealing and publishing the model", paren.experiment.training.Store, "_publish"),
     ("fsync, in all of these", os, "fsync"),
 )
 

@@ -40,6 +40,13 @@ class _Commands(TyperGroup):
             ctx.fail(f"no command `{name}`{suggestion}")
         return super().resolve_command(ctx, args)
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command; the list of all shows the first sentence of its help, however long that is."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help and not command.short_help:
+            command.short_help = " ".join(command.help.partition("\n\n")[0].split())
+        return command
+
 
 app = typer.Typer(
     name="paren",

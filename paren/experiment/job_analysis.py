@@ -9,9 +9,11 @@ from pathlib import Path
 from paren.experiment.analysis.analyze import Planned, Subject, missing, plan_analysis
 from paren.experiment.analysis.costs import check_limited, check_limits
 from paren.experiment.analysis.over_jobs import draw_over
+from paren.experiment.analysis.plots import mark_outdated
 from paren.experiment.events import NOTICE, Event, Tell
 from paren.experiment.job_data import Splits
 from paren.experiment.jobs import Job, check_jobs
+from paren.experiment.layout import PLOTS
 from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.standing import Standing
 from paren.experiment.store.artifact import Artifact
@@ -68,21 +70,32 @@ def missing_analyses(job: Job, trainer: Trainer, root: Path, model_key: str, dat
     return [each for each in planned if each.analysis.name in names]
 
 
+def groups_of(jobs: Sequence[Job]) -> list[tuple[str, str, list[int]]]:
+    """The jobs that plots are drawn over: `cohort` or `sweep`, the folder that has the plots, below the output root,
+    and the places of the jobs. Only those that the study has plots over."""
+    asked = {analysis.over for analysis in jobs[0].base.study.analyses}
+    groups: list[tuple[str, str, list[int]]] = []
+    if COHORT in asked:
+        numbers = range(len(jobs))
+        by_configuration = groupby(numbers, lambda number: jobs[number].configuration)
+        groups += [(COHORT, folder, list(members)) for folder, members in by_configuration]
+    if SWEEP in asked:
+        groups.append((SWEEP, "", list(range(len(jobs)))))
+    return groups
+
+
 def draw_over_jobs(standings: Sequence[Standing], trainer: Trainer, root: Path, tell: Tell) -> list[ParenError]:
     """Draws what is not drawn yet of the plots over each cohort and over the sweep; `standings` are those of all jobs,
     in order. What waits for unfinished jobs is told. Gives the errors of user code, which stop no other plot."""
     program = standings[0].job.base
-    asked = {analysis.over: analysis.name for analysis in program.study.analyses if analysis.over is not None}
-    groups: list[tuple[str, str, list[Standing]]] = []
-    if COHORT in asked:
-        by_configuration = groupby(standings, lambda standing: standing.job.configuration)
-        groups += [(COHORT, folder, list(members)) for folder, members in by_configuration]
-    if SWEEP in asked:
-        groups.append((SWEEP, "", list(standings)))
     errors: list[ParenError] = []
-    for over, folder, members in groups:
+    for over, folder, numbers in groups_of([standing.job for standing in standings]):
+        members = [standings[number] for number in numbers]
         waiting = sum(not standing.finished for standing in members)
         if waiting:
+            for analysis in program.study.analyses:
+                if analysis.over == over:
+                    mark_outdated(root / folder / PLOTS / analysis.name)
             place = f" of {folder}" if folder else ""
             tell(Event(-1, NOTICE, text=f"plots over the {over}{place} wait for {waiting} of {len(members)} jobs"))
             continue

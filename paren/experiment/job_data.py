@@ -17,11 +17,12 @@ from paren.data.open import dataset_of, open_data
 from paren.data.paths import find_file
 from paren.environment import read_environment
 from paren.experiment.python.sources import Sources
-from paren.experiment.store.artifact import Artifact, Writer
+from paren.experiment.store.artifact import Artifact, Writer, file_changed
 from paren.experiment.store.recipe import Recipe, as_json, versions
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
+from paren.text.source import Span
 from paren.train.progress import ProgressView
 from paren.train.state import Json
 
@@ -56,9 +57,8 @@ def data_recipe(program: Program, asked: Path | None, sources: Sources) -> Recip
     }
     if reach.takes("seed") and "seed" not in keywords:
         parts["seed"] = program.run.seed
-    written = form.options.get("files", ())
-    if isinstance(written, tuple) and written:
-        files = {str(name): find_file(form, "files", str(name), root) for name in written}
+    if names := _files(form):
+        files = {name: find_file(form, "files", name, root) for name in names}
         parts["files"] = {name: content_digest(file) for name, file in files.items()}
     return Recipe(DATA, DATA, parts)
 
@@ -87,9 +87,33 @@ def make_data(program: Program, recipe: Recipe, store: Store, asked: Path | None
     root = data_root(program, asked)
 
     def make(writer: Writer) -> Json:
-        return _write(writer, call_data_function(form, root, seed, sources.text))
+        splits = call_data_function(form, root, seed, sources.text)
+        _check_files(recipe, {name: find_file(form, "files", name, root) for name in _files(form)}, form.span)
+        return _write(writer, splits)
 
     return dataset_of(form, _read(form, store.build(recipe, make)))
+
+
+def _files(form: DataForm) -> tuple[str, ...]:
+    written = form.options.get("files", ())
+    return tuple(map(str, written)) if isinstance(written, tuple) else ()
+
+
+def _check_files(recipe: Recipe, files: Mapping[str, Path], span: Span) -> None:
+    """Raises E-STORE-007 if a file of `:files` is not what the recipe says any more."""
+    stated = recipe.parts.get("files")
+    for name, path in files.items():
+        if isinstance(stated, dict) and stated.get(name) != content_digest(path):
+            raise file_changed(name, span)
+
+
+def check_unchanged(program: Program, asked: Path | None, data: Dataset) -> None:
+    """Raises E-STORE-007 if arrays that are mapped from their files were changed during the training."""
+    form = program.data
+    if form.kind == "arrays" and any(str(each).endswith(".npy") for each in form.arguments):
+        cache = read_environment().cache / "data"
+        if open_data(form, root=data_root(program, asked), cache=cache).identity != data.identity:
+            raise file_changed(" or ".join(map(str, form.arguments)), form.span)
 
 
 def read_data(program: Program, asked: Path | None, view: ProgressView) -> Dataset:

@@ -82,6 +82,7 @@ def write_job(folder: Path, job: Job, model: Path | None, data: Path | None, pro
     content = {
         "format": FORMAT,
         "order": job.order,
+        "identity": job.identity,
         "program": program.path,
         "variant": program.variant,
         "settings": job.settings,
@@ -109,18 +110,25 @@ def announce_job(folder: Path, job: Job, model: Path) -> None:
 
 
 def write_study(
-    root: Path, program: Program, overrides: Sequence[str], jobs: Sequence[Job], versions: Mapping[str, str]
+    root: Path,
+    program: Program,
+    overrides: Sequence[str],
+    jobs: Sequence[Job],
+    versions: Mapping[str, str],
+    python: Mapping[str, str],
 ) -> None:
-    """Writes what was launched, and when that was first. Raises E-RUN-005."""
+    """Writes what was launched, and when that was first; `python`: the texts of the Python files that it uses, by their
+    paths from the folder of the paren file. Raises E-RUN-005."""
     study = program.study
+    texts = dict(program.sources) | {str(Path(program.path).parent / path): text for path, text in python.items()}
     content = {
         "format": FORMAT,
         "program": program.path,
         "variant": program.variant,
         "overrides": {name.strip(): value for name, _, value in (text.partition("=") for text in overrides)},
         "sources": {
-            path: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "text": text}
-            for path, text in program.sources.items()
+            path: {"sha256": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), "text": text}
+            for path, text in texts.items()
         },
         "versions": dict(versions),
         "sweep": _factors(study.sweep),

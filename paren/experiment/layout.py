@@ -15,4 +15,5 @@ RUNS, PLOTS, STORE, LAUNCHES, LOCKS = "runs", "plots", "store", "launches", "loc
 STUDY, JOB, STATUS = "study.json", "job.json", "status.json"
 METRICS = "metrics.json"  # results of the analysis by name
 ANALYSIS = "analysis.json"  # the keys that they were computed under
+RECORD = "plot.json"  # the key that a plot was drawn under: null where its results have changed since
 PARTIAL = ".partial"  # behind the key of a model in training

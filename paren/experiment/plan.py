@@ -6,20 +6,29 @@ known by their content, a model that a job has recorded counts as long as they h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paren.experiment.analysis.analyze import Planned
+from paren.experiment.analysis.analyze import Planned, Subject
 from paren.experiment.analysis.costs import costs
+from paren.experiment.analysis.over_jobs import undrawn
 from paren.experiment.idle import idle_factors, made_of
-from paren.experiment.job_analysis import check_costs, functions_of, missing_analyses
+from paren.experiment.job_analysis import (
+    COHORT,
+    SWEEP,
+    check_costs,
+    functions_of,
+    groups_of,
+    missing_analyses,
+    subject_of,
+)
 from paren.experiment.job_data import DATA, data_recipe, known_identity
 from paren.experiment.job_files import read_job_file
 from paren.experiment.jobs import Job, check_jobs, make_jobs
 from paren.experiment.launch import Launch
-from paren.experiment.layout import JOB, RUNS
+from paren.experiment.layout import JOB, PARTIAL, RUNS
 from paren.experiment.python.functions import check_functions
 from paren.experiment.standing import open_whole, recorded_model
 from paren.experiment.store.recipe import Recipe, differences
@@ -30,6 +39,8 @@ from paren.ir.program import Program
 from paren.pipeline import Planning, keeping_plans
 from paren.plan.traits import traits_of
 from paren.text.size import count_of, show_bytes
+from paren.train.files import read_object
+from paren.train.run_directory import RUN
 from paren.train.status import read_status
 
 CACHED, TO_MAKE, ASSUMED = "cached", "to make", "cached, if its data have not changed"
@@ -58,13 +69,15 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The jobs of a study as a launch would find them; prints as a table. `free`: bytes that trainings may take;
-    `idle`: a sentence for each factor that changes nothing."""
+    """The jobs of a study as a launch would find them; prints as a table. `plots`: a sentence for the plots over the
+    sweep that are to be drawn, and for those over the cohort; `free`: bytes that trainings may take; `idle`: a sentence
+    for each factor that changes nothing."""
 
     program: str
     variant: str | None
     out: str
     jobs: tuple[PlannedJob, ...]
+    plots: tuple[str, ...]
     free: int
     idle: tuple[str, ...]
 
@@ -86,6 +99,7 @@ class StudyPlan:
             lines += ["", "changed since the newest artifacts of the same job:", *changed]
         to_train = [job for job in self.jobs if job.model == TO_MAKE]
         lines += ["", f"{count_of(len(self.jobs), 'job')} in {self.out}, {count_of(len(to_train), 'model')} to train"]
+        lines += self.plots
         largest = max((job.memory for job in to_train if job.memory is not None), default=None)
         if largest is not None:
             verdict = "fits" if largest <= self.free else "does not fit"
@@ -120,8 +134,38 @@ def plan_study(program: Program, overrides: Sequence[str], launch: Launch) -> St
     former = _former_jobs(launch.out, trainer.store)
     with keeping_plans():
         planned = tuple(_plan_job(job, trainer, launch.out, former, free) for job in jobs)
+    plots = tuple(_plots(jobs, planned, trainer, launch.out))
     idle = tuple(idle_factors(jobs, {job.folder: _made_of(job, trainer) for job in jobs}))
-    return StudyPlan(program.path, program.variant, str(launch.out), planned, free, idle)
+    return StudyPlan(program.path, program.variant, str(launch.out), planned, plots, free, idle)
+
+
+def _plots(jobs: Sequence[Job], planned: Sequence[PlannedJob], trainer: Trainer, root: Path) -> Iterator[str]:
+    """What is to be drawn over several jobs: all that waits for jobs, and of the others what is not drawn yet."""
+    analyses = jobs[0].base.study.analyses
+    groups = groups_of(jobs)
+    for over in (COHORT, SWEEP):
+        names: dict[str, int] = {}
+        for kind, folder, numbers in groups:
+            if kind == over:
+                standings = [_analysed(jobs[number], planned[number], trainer, root) for number in numbers]
+                subjects = [each for each in standings if each is not None]
+                if len(subjects) < len(numbers):
+                    found = [each.name for each in analyses if each.over == over]
+                else:
+                    found = undrawn(subjects, over, root / folder, trainer.functions, trainer.store)
+                names |= {name: names.get(name, 0) + 1 for name in found}
+        if names:
+            count = max(names.values())
+            times = f", for {count_of(count, 'configuration')}" if over == COHORT and count > 1 else ""
+            yield f"plots over the {over} to draw: {', '.join(names)}{times}"
+
+
+def _analysed(job: Job, planned: PlannedJob, trainer: Trainer, root: Path) -> Subject | None:
+    """A job that nothing is left to do of but plots over several."""
+    model = recorded_model(job, trainer.store, root, None)
+    if model is None or planned.model == TO_MAKE or planned.analyses:
+        return None
+    return subject_of(job, trainer, root, model, str(model.recipe.parts["data"]))
 
 
 def _made_of(job: Job, trainer: Trainer) -> tuple[str, ...]:
@@ -142,13 +186,15 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
         state = TO_MAKE if model is None else ASSUMED
         keys = (model.key, str(model.recipe.parts["data"])) if model is not None else ("", "")
         key = _likely_data(job, trainer, former)
+        step, steps = _interrupted(job, trainer, root) if model is None else (None, None)
     else:
         state = TO_MAKE if store.find_whole(trainer.recipe(job, key)) is None else CACHED
         keys = trainer.recipe(job, key).key, key
     if state == TO_MAKE and key is not None:
         wanted = trainer.recipe(job, key)
         partial = read_status(store.partial(wanted))
-        step, steps = (partial.step, partial.steps) if partial is not None and partial.step else (None, None)
+        if partial is not None and partial.step:
+            step, steps = partial.step, partial.steps
         changes = _changes(store, before, recipe, wanted)
     needed = _memory(job, trainer, free) if state == TO_MAKE else None
     planned = missing_analyses(job, trainer, root, *keys)
@@ -194,6 +240,20 @@ def _alike(folder: str) -> str:
     """A job's folder without the digest of its settings: equal for jobs that differ in a common setting only."""
     configuration, _, member = folder.rpartition("/")
     return f"{configuration.rpartition('-')[0]}/{member}"
+
+
+def _interrupted(job: Job, trainer: Trainer, root: Path) -> tuple[int | None, int | None]:
+    """Step and steps of the training that the job's folder names, if it is one of this program on this device; whether
+    its data are still the same is not looked at."""
+    named = read_job_file(root / job.folder) or {}
+    if named.get("identity") != job.identity or not isinstance(named.get(MODEL), str):
+        return None, None
+    partial = trainer.store.folder / MODEL / f"{Path(str(named[MODEL])).name}{PARTIAL}"
+    found, run = read_status(partial), read_object(partial / RUN) or {}
+    layout = run.get("identity")
+    if found is None or not found.step or not isinstance(layout, dict) or layout.get("device") != trainer.device.name:
+        return None, None
+    return found.step, found.steps
 
 
 def _likely_data(job: Job, trainer: Trainer, former: Mapping[str, _Former]) -> str | None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from paren.experiment.analysis.products import Product
-from paren.experiment.layout import METRICS, RUNS, STUDY
+from paren.experiment.layout import JOB, METRICS, RUNS, STUDY
 from paren.experiment.store.artifact import read_artifact
 from paren.ir.program import Value
 from paren.restored import RestoredModel, as_value, read_job
 from paren.restored import restore as restore_run
 from paren.text.errors import ParenError
+from paren.train.run_directory import RUN
 from paren.train.state import Json
 
 
@@ -65,15 +66,26 @@ def restore(
 
     Raises E-RUN-014 if the folder is none, or the job has no model yet; E-CKPT-001, E-CKPT-003 and E-CKPT-010.
     """
-    if (Path(out) / STUDY).exists():
-        fix = f"give the folder of a job: {Path(out) / RUNS}/CONFIGURATION/MEMBER"
-        raise ParenError("E-RUN-014", f"{out} holds a study, which has a model for each job", fix=fix)
+    _refuse_folder_of_jobs(Path(out))
     model = restore_run(out, device, best=best, checkpoints=checkpoints)
     job = read_job(Path(out))
     if job is None:
         return model
     own = {each.name: getattr(model, each.name) for each in fields(RestoredModel)}
     return RestoredJob(**own, folder=Path(out), _job=job)
+
+
+def _refuse_folder_of_jobs(out: Path) -> None:
+    """Raises E-RUN-014 for the output root of a study, and for the folders between it and its jobs."""
+    study = next((each for each in (out, out.parent, out.parent.parent) if (each / STUDY).exists()), None)
+    if study is None or (out / JOB).exists() or (out / RUN).exists():
+        return
+    jobs = sorted(each.parent for each in (study / RUNS).glob(f"*/*/{JOB}") if each.is_relative_to(out))
+    place = str(jobs[0]) if jobs else f"{study / RUNS}/CONFIGURATION/MEMBER"
+    more = f", or another of {len(jobs)}" if len(jobs) > 1 else ""
+    what = "holds a study" if study == out else f"is a folder of the study in {study}"
+    fix = f"give the folder of a job: {place}{more}"
+    raise ParenError("E-RUN-014", f"{out} {what}, which has a model for each job", fix=fix)
 
 
 def _values(stored: Mapping[str, object]) -> dict[str, Value]:

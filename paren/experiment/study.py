@@ -16,13 +16,13 @@ from paren.experiment.layout import STATUS
 from paren.experiment.progress import SilentStudy, StudyView
 from paren.experiment.python.functions import Functions, check_functions
 from paren.experiment.standing import Standing, look
-from paren.experiment.store.claims import sweep
+from paren.experiment.store.claims import let_go_of_all, sweep
 from paren.experiment.store.launches import record_launch
 from paren.experiment.store.store import Store
 from paren.experiment.training import Trainer, make_trainer
-from paren.experiment.worker import Worker
+from paren.experiment.worker import Worker, fail_job
 from paren.experiment.worker_places import place_workers
-from paren.experiment.worker_pool import Order, run_workers
+from paren.experiment.worker_pool import Death, Order, run_workers
 from paren.ir.program import Program
 from paren.parallel.topology import Topology
 from paren.run import How, package_versions
@@ -33,6 +33,7 @@ from paren.text.size import count_of
 from paren.train.signals import StopSignals
 
 MOST_NAMED = 8  # jobs that a message names
+BORDER = "at the next step border, or after the function that is computing now"
 THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -53,7 +54,7 @@ def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: 
     jobs = make_jobs(program, overrides)
     check_jobs(jobs)
     functions = functions_of(program)
-    with StopSignals() as signals:
+    with StopSignals(border=BORDER, at_once=let_go_of_all) as signals:
         try:
             return _Study(program, tuple(overrides), launch, jobs, functions, view, signals).run()
         finally:
@@ -90,7 +91,8 @@ class _Study:
             for sentence in idle_factors(self.jobs, made):
                 view.notice(sentence)
         if leads:
-            write_study(root, self.program, self.overrides, self.jobs, package_versions())
+            python = self.functions.sources.texts
+            write_study(root, self.program, self.overrides, self.jobs, package_versions(), python)
             record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])
             for standing in standings:
                 if not standing.finished:
@@ -155,7 +157,13 @@ class _Study:
         # Neither ranks of each training, nor one thread more in a library of user code than its part.
         variables = {name: value for name, value in inherited_variables().items() if name not in OF_RANKS}
         threads = {name: str(order.how.threads) for name in THREADS_OF_LIBRARIES} if share > 1 else {}
-        run_workers(order, places, threads | variables, view.show, lambda: self.signals.received)
+        by_order = {job.order: job for job in left}
+
+        def fail(death: Death) -> None:
+            if death.job in by_order:
+                fail_job(launch.out, by_order[death.job], death, view.show)
+
+        run_workers(order, places, threads | variables, view.show, self.signals, fail)
 
     def _shared(self, share: int) -> How:
         """How each of several workers on one device computes: with its part of the memory and of the threads."""

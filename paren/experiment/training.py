@@ -9,7 +9,7 @@ from pathlib import Path
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.environment import read_environment
-from paren.experiment.job_data import DATA, content_digest, data_recipe, make_data, read_data
+from paren.experiment.job_data import DATA, check_unchanged, content_digest, data_recipe, make_data, read_data
 from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
 from paren.experiment.python.functions import Functions
@@ -22,6 +22,7 @@ from paren.parallel.topology import Patience, Topology
 from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import Available, usable_memory
+from paren.text.errors import ParenError
 from paren.train.experiment import RunOptions
 from paren.train.loop import COMPLETE
 from paren.train.progress import ProgressView, Silent
@@ -30,6 +31,7 @@ from paren.train.signals import StopSignals
 from paren.train.state import Json
 
 MODEL = "model"
+OTHER_EXPERIMENT = "E-RUN-002"
 MOST_LOADED = 400  # pieces of code; a small network has about twenty, of 20 KB
 ALONE = Topology(1, 0, (0,), None, Patience(), "f32", None)
 
@@ -150,17 +152,26 @@ class Trainer:
         """The model of a recipe, trained if it is not there yet; a training that was interrupted goes on. Raises
         `Stopped` if a signal ends it, and what `train_program` raises."""
 
+        def start(options: RunOptions) -> Run | Outcome:
+            if self.topology.starts_ranks:
+                return start_ranks(job.program, job.texts, options, self.how, self.topology, signals, view.notice)
+            return train_program(
+                job.program, options, self._how, view, signals, ALONE, None, device=self.device, data=data
+            )
+
         def train(folder: Path) -> Json:
             options = RunOptions(folder, resume="auto", tensorboard=self.tensorboard, versions=package_versions())
-            outcome: Run | Outcome
-            if self.topology.starts_ranks:
-                outcome = start_ranks(job.program, job.texts, options, self.how, self.topology, signals, view.notice)
-            else:
-                outcome = train_program(
-                    job.program, options, self._how, view, signals, ALONE, None, device=self.device, data=data
-                )
+            try:
+                outcome = start(options)
+            except ParenError as error:
+                if error.code != OTHER_EXPERIMENT:
+                    raise
+                # The recipe is the same, so what a function made of it is not: it does not give the same data twice.
+                view.notice(f"{job.name} begins anew: its data are others than those of the interrupted training")
+                outcome = start(replace(options, resume=None, overwrite=True))
             if outcome.ended not in (COMPLETE, NOTHING_TO_DO):
                 raise Stopped
+            check_unchanged(job.program, self.root, data)
             return {"step": outcome.step}
 
         return self.store.train(recipe, train)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import analyze_job
-from paren.experiment.events import Event, JobProgress, Tell
+from paren.experiment.events import NOTICE, Event, JobProgress, Tell
 from paren.experiment.job_analysis import subject_of
 from paren.experiment.job_files import (
     DONE,
@@ -17,6 +17,7 @@ from paren.experiment.job_files import (
     RUNNING,
     WAITING,
     JobStatus,
+    read_job_file,
     read_job_status,
     read_products,
     write_job,
@@ -26,11 +27,13 @@ from paren.experiment.jobs import Job
 from paren.experiment.standing import Standing, look
 from paren.experiment.store.artifact import Artifact
 from paren.experiment.store.claims import claim
-from paren.experiment.training import Stopped, Trainer
+from paren.experiment.training import MODEL, Stopped, Trainer
+from paren.experiment.worker_pool import Death
 from paren.pipeline import keeping_plans
 from paren.text.errors import ParenError
 from paren.train.signals import StopSignals
 
+DIED = "E-JOB-009"
 PAUSE = 0.2  # seconds between two looks at jobs that others work on
 
 
@@ -69,10 +72,26 @@ class Worker:
             return False
         with held:
             found = read_job_status(self.root / job.folder)
-            if found is None or found.state not in (DONE, FAILED) or self.before.get(job.folder) == found.attempt:
-                return self._work(job)
-            self.tell(Event(job.order, found.state, found.stage or "", text=found.message or ""))
-            return True
+            if found is not None and found.state == RUNNING:
+                left = f"{found.worker} ended in stage {found.stage} of {job.name}, which is tried again"
+                self.tell(Event(job.order, NOTICE, text=left))
+            elif found is not None and found.state in (DONE, FAILED) and self._settles(job, found):
+                self.tell(Event(job.order, found.state, found.stage or "", text=found.message or ""))
+                return True
+            return self._work(job)
+
+    def _settles(self, job: Job, found: JobStatus) -> bool:
+        """Whether what another worker came to meanwhile is of this job. In one output folder, a job of another file may
+        have the same folder: what it came to says nothing of this one."""
+        if self.before.get(job.folder) == found.attempt:
+            return False
+        try:
+            now = look(job, self.trainer, self.root, trains=self.trains, analyzes=self.analyzes)
+        except ParenError:  # as the other worker was told
+            return found.state == FAILED
+        model = self.trainer.store.place(now.recipe) if now.model is None else now.model.folder
+        named = (read_job_file(self.root / job.folder) or {}).get(MODEL)
+        return now.finished or (found.state == FAILED and Path(str(named)).name == model.name)
 
     def _work(self, job: Job) -> bool:
         """Whether the job has ended; False if a signal stopped it."""
@@ -92,6 +111,20 @@ class Worker:
             attempt.end(DONE)
         self.trainer.renew_device()
         return True
+
+
+def fail_job(root: Path, job: Job, death: Death, tell: Tell) -> None:
+    """Notes that the worker process at a job ended in it, unless another is at the job already."""
+    held = claim(root, job.folder)
+    if held is None:
+        return
+    with held:
+        found = read_job_status(root / job.folder)
+        if found is None or found.state != RUNNING or not found.worker.startswith(f"process {death.pid} on "):
+            return
+        message = f"the worker process at this job {death.how}"
+        write_job_status(root / job.folder, replace(found, state=FAILED, code=DIED, message=message))
+        tell(Event(job.order, FAILED, found.stage or "", text=f"{DIED}: {message}"))
 
 
 @dataclass

@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import IO, Any, Self
 
-from paren.experiment.events import SAID, Event, Tell
+from paren.experiment.events import NOTICE, SAID, Event, Tell
+from paren.experiment.job_files import RUNNING
 from paren.experiment.worker_places import WorkerPlace
 from paren.parallel.failure import describe_end
 from paren.run import How
+from paren.train.signals import StopSignals
 
 PAUSE = 0.1  # seconds between two looks at signals
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what others send
 STOPPED = (130, 143)  # exit codes of workers that were stopped by a signal
 MODULE = "paren.experiment.worker_process"
 
@@ -54,28 +58,65 @@ class Order:
         return cls(**content)
 
 
+@dataclass(frozen=True)
+class Death:
+    """A worker process that did not end by itself: its number and process, `how` it ended in words, the order of the
+    job that it was at, and whether somebody else `killed` it, who may not have meant the job."""
+
+    worker: int
+    pid: int
+    how: str
+    job: int
+    killed: bool
+
+
 def run_workers(
     order: Order,
     places: Sequence[WorkerPlace],
     variables: Mapping[str, str],
     tell: Tell,
-    received: Callable[[], signal.Signals | None],
+    signals: StopSignals,
+    fail: Callable[[Death], None],
 ) -> None:
-    """Runs a worker at each place and waits for all. `variables`: of their environment. `received` gives a stop signal
-    that came, which every worker is told of once."""
+    """Runs a worker at each place and waits for all. `variables`: of their environment. Every worker is told once of a
+    stop signal that came; at the second all are killed.
+
+    A job whose worker ended in it, by what the job did, is given to `fail`, and another worker takes the place; so is
+    one in which a second worker was killed (memory may have run out). What somebody killed is free for the others."""
     told: queue.SimpleQueue[Event] = queue.SimpleQueue()
     workers: list[_Process] = []
+    killed: Counter[int] = Counter()
     passed_on = False
+
+    def kill() -> None:
+        for worker in workers:
+            worker.end()
+        before()
+
+    before, signals.at_once = signals.at_once, kill
     try:
         for number, place in enumerate(places):
             own = replace(order, how=replace(order.how, device=place.device), share=place.share)
             workers.append(_Process(number, own, variables, told.put))
         while True:
-            stop = received()
+            stop = signals.received
             if stop is not None and not passed_on:
                 passed_on = True
                 for worker in workers:
                     worker.stop(stop)
+            for place_number, worker in enumerate(workers):
+                death = worker.death()
+                if death is None or stop is not None:
+                    continue
+                killed[death.job] += death.killed
+                if not death.killed or killed[death.job] > 1:
+                    fail(death)
+                else:
+                    text = f"worker {death.worker} {death.how}; its job is free for the others"
+                    tell(Event(-1, SAID, text=text))
+                if not death.killed:
+                    worker.end()
+                    workers[place_number] = _Process(death.worker, worker.order, variables, told.put)
             ended = all(worker.has_ended() for worker in workers)
             try:
                 while True:
@@ -84,6 +125,7 @@ def run_workers(
                 if ended:
                     return
     finally:
+        signals.at_once = before
         for worker in workers:
             worker.end()
 
@@ -93,8 +135,9 @@ class _Process:
     itself when its standard input ends, which the end of this process, however it comes, brings about."""
 
     def __init__(self, number: int, order: Order, variables: Mapping[str, str], tell: Tell) -> None:
+        self.order = order
         self._number = number
-        self._tell = tell
+        self._job = -1  # the order of the job that it is at
         self._known = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
@@ -111,7 +154,7 @@ class _Process:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._listeners = [
-            self._listen(self._process.stdout, lambda line: tell(Event.from_line(line))),
+            self._listen(self._process.stdout, lambda line: tell(self._noted(Event.from_line(line)))),
             self._listen(self._process.stderr, lambda line: tell(Event(-1, SAID, text=line.rstrip("\n")))),
         ]
         try:
@@ -129,16 +172,24 @@ class _Process:
         thread.start()
         return thread
 
+    def _noted(self, event: Event) -> Event:
+        if event.job >= 0 and event.kind not in (NOTICE, SAID):
+            self._job = event.job if event.kind == RUNNING else -1
+        return event
+
     def has_ended(self) -> bool:
-        """Whether it has ended and all it said was heard; the first time, one that did not end by itself is told of."""
-        code = self._process.poll()
-        if code is None or any(thread.is_alive() for thread in self._listeners):
-            return False
-        if not self._known and code not in (0, *STOPPED):
-            text = f"worker {self._number} {describe_end(code)}; its job is free for the others"
-            self._tell(Event(-1, SAID, text=text))
+        """Whether it has ended and all it said was heard."""
+        return self._process.poll() is not None and not any(thread.is_alive() for thread in self._listeners)
+
+    def death(self) -> Death | None:
+        """How it ended, if it has and not by itself; told once."""
+        if self._known or not self.has_ended():
+            return None
         self._known = True
-        return True
+        code = self._process.returncode
+        if code == 0 or (code in STOPPED and self._job < 0):
+            return None
+        return Death(self._number, self._process.pid, describe_end(code), self._job, -code in KILLS or self._job < 0)
 
     def stop(self, number: signal.Signals) -> None:
         if self._process.poll() is None:

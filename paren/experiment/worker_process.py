@@ -14,6 +14,7 @@ from pathlib import Path
 from paren.experiment.events import Event
 from paren.experiment.job_analysis import functions_of
 from paren.experiment.jobs import make_jobs
+from paren.experiment.store.claims import let_go_of_all
 from paren.experiment.store.store import Store
 from paren.experiment.training import Trainer
 from paren.experiment.worker import Worker
@@ -24,7 +25,7 @@ from paren.train.signals import StopSignals
 
 def main() -> int:
     """Works, and gives the exit code: 0, or 130 or 143 after a signal."""
-    with StopSignals(quiet=True) as signals:
+    with StopSignals(quiet=True, at_once=let_go_of_all) as signals:
         order = Order.from_line(sys.stdin.readline())
         # What user code prints belongs to people, and standard output to whoever started this.
         said = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -55,3 +55,12 @@ register(
     "were analysed; those named have none.",
     "Train them with `paren train`, or both with `paren run`.",
 )
+register(
+    "E-JOB-009",
+    "a worker process ended in a job",
+    "The process that worked at the job ended by what the job did: a function called `os._exit`, a library crashed "
+    "(SIGSEGV, SIGABRT), or it was killed twice in the same job, as happens where memory runs out. The other jobs went "
+    "on in another process.",
+    "Look at the function of the stage that `status.json` names; for memory, take fewer `--workers`. Starting again "
+    "tries the job again.",
+)

@@ -44,3 +44,10 @@ register(
     "The folder was not written by a study, or holds no artifacts yet.",
     "Give the output folder of a study, the one that holds store/ and runs/.",
 )
+register(
+    "E-STORE-007",
+    "a data file changed while it was read",
+    "A file of `:files`, or an array that is mapped from its file, was another at the end than at the beginning. What "
+    "was computed from it is not kept: it would be taken for that of one of the two contents.",
+    "Start again when the file is whole. Write a new file aside and rename it, so that no reader sees half of it.",
+)

@@ -21,11 +21,19 @@ class StopSignals:
     It is entered before anything slow starts (compiling, reading data), so no phase of a run misses a signal. In
     another thread than the main one Python can set no handlers: nothing is caught there, and `request` still works.
     Processes that user code forks (`multiprocessing`) have the handlers too, and end at the first signal as ever.
-    `quiet`: whoever passed the signal on says what it means.
+    `quiet`: whoever passed the signal on says what it means. `border`: in words, where a stop is obeyed. `at_once` is
+    called before the second signal ends the process.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        quiet: bool = False,
+        border: str = "at the next step border",
+        at_once: Callable[[], None] = lambda: None,
+    ) -> None:
         self._quiet = quiet
+        self._border = border
+        self.at_once = at_once
         self._process = os.getpid()
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
@@ -90,8 +98,9 @@ class StopSignals:
             return
         if self.received is None:
             self.received = signal.Signals(number)
-            self._say(f"\n{self.received.name}: stopping at the next step border (again: stop at once)\n")
+            self._say(f"\n{self.received.name}: stopping {self._border} (again: stop at once)\n")
             return
+        self.at_once()
         self._say(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}\nstopped at once; the last checkpoint stands\n")
         os._exit(EXIT_CODES[signal.Signals(number)])
 

@@ -76,6 +76,13 @@ def write_run(
             writer.write({**record, "runtime/peak_bytes": 9000 + step})
 
 
+def declare(out: Path, *names: str, kind: str = "metric") -> None:
+    """Lets the study have further metrics, or plots."""
+    study = json.loads((out / "study.json").read_bytes())
+    study["analyses"] += [{"kind": kind, "name": name, "over": None} for name in names]
+    write_json(out / "study.json", study)
+
+
 def write_study(
     out: Path,
     *,
@@ -98,8 +105,10 @@ def write_study(
         "cohort": cohort,
         "grid": {},
     }
-    study |= {"analyses": [{"kind": "metric", "name": "coverage"}, {"kind": "metric", "name": "later"}]}
+    plots_over = {"posterior": None, "summary": "sweep", "corner": "cohort"}
+    study |= {"analyses": [{"kind": "plot", "name": name, "over": over} for name, over in plots_over.items()]}
     write_json(out / "study.json", study)
+    declare(out, *_metrics(0, 1e-3), "later")
     changes: list[dict[str, Json]] = [{}, *({name: value} for name, values in sweep.items() for value in values)]
     members = [dict(zip(cohort, values, strict=True)) for values in itertools.product(*cohort.values())]
     jobs = []

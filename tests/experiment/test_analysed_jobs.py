@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from experiment.studies import Shown, files_below, states, write_study
 
+import paren
 from paren import api
 from paren.text.errors import ParenError
 
@@ -137,6 +138,41 @@ def test_a_metric_that_is_added_reuses_everything(tmp_path: Path) -> None:
     api.load(path).run(out, progress=view)
     assert stages(view) == {"data", "twice"}
     assert files_below(out / "store").keys() == store.keys()
+
+
+def test_what_the_file_no_longer_has_is_not_shown(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    extra = '(defmetric twice (python "analysis.py" error :scale 2.0) :needs (grid))'
+    extra += '(defplot more (python "analysis.py" curve) :needs (grid))'
+    text = path.read_text()
+    path.write_text(text + extra)
+    api.load(path).run(out)
+    assert "twice.worst" in paren.results(out).columns
+    assert 'alt="more: baseline' in paren.report(out).read_text()
+    path.write_text(text)
+    api.load(path).run(out)
+    assert "twice.worst" not in paren.results(out).columns
+    assert 'alt="more: baseline' not in paren.report(out).read_text()
+    path.write_text(text.replace("(defplot curve (", "(defplot curve :over cohort (").replace("(grid)", "(grid)"))
+    api.load(path).run(out)
+    shown = paren.report(out).read_text()
+    assert ('alt="curve: baseline"' in shown, 'alt="curve: baseline · replica 0"' in shown) == (True, False)
+
+
+def test_figures_of_an_earlier_state_say_so(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    api.load(path).run(out)
+    assert "as drawn before a change" not in paren.report(out).read_text()
+    functions = path.parent / "analysis.py"
+    functions.write_text(FUNCTIONS.replace('    return {"worst"', '    raise RuntimeError("no")\n    return {"worst"'))
+    with pytest.raises(ParenError):
+        api.load(path).run(out)
+    page = paren.report(out).read_text()
+    assert "rates: as drawn before a change" in page, "it is of metrics that are no more"
+    assert "curve: baseline · replica 0 · as drawn" not in page, "its product is the same"
+    functions.write_text(FUNCTIONS)
+    api.load(path).run(out)
+    assert "as drawn before a change" not in paren.report(out).read_text()
 
 
 def test_a_comment_computes_nothing_again(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import studies
 from page_parser import Page, check
 from recorded_folders import (
     TEXT,
+    declare,
     mark_failed,
     mark_waiting,
     write_drawing,
@@ -136,6 +137,7 @@ def test_many_metrics_are_folded_and_lists_are_rounded(tmp_path: Path) -> None:
         many = {f"value-{index}": index + number for index in range(60)}
         content = {"many": many, "constant": {"levels": [0.68, 0.95]}, "long": [1 / 3] * 30, "pair": [1 / 3, number]}
         write_json(job / "metrics.json", content)
+    declare(tmp_path, *content)
     page = read(tmp_path)
     text = page.text()
     assert "60 charts" in text
@@ -159,6 +161,8 @@ def test_names_of_users_are_text(tmp_path: Path) -> None:
         write_json(job / "metrics.json", content)
         write_drawing(job / "plots" / "<b>" / '"quoted" & <i>.svg', "x")
     mark_failed(jobs[0])
+    declare(tmp_path / "out", *content)
+    declare(tmp_path / "out", "<b>", kind="plot")
     study = json.loads((tmp_path / "out/study.json").read_text("utf-8"))
     study["sources"][EVIL] = {"sha256": EVIL, "text": f"; {EVIL}\n"}
     write_json(tmp_path / "out/study.json", study)

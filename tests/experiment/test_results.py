@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recorded_folders import mark_failed, mark_waiting, write_json, write_run, write_study
+from recorded_folders import declare, mark_failed, mark_waiting, write_json, write_run, write_study
 
 import paren
 from paren.cli.app import main
@@ -207,6 +207,7 @@ def test_the_command(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wide_table_is_cut_and_says_so(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for job in read_recorded(study).jobs:
         write_json(job.folder / "metrics.json", {f"value-{index}": index for index in range(20)})
+    declare(study, *(f"value-{index}" for index in range(20)))
     assert main(["results", str(study)]) == 0
     written = capsys.readouterr()
     assert written.err == "14 more columns: name them, or see all with --csv or --json\n"

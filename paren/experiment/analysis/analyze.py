@@ -13,12 +13,12 @@ import numpy as np
 
 from paren.data.digest import file_digest
 from paren.environment import read_environment
-from paren.experiment.analysis.plots import closing_figures, drawn_key, save_plot
+from paren.experiment.analysis.plots import closing_figures, drawn_key, mark_outdated, save_plot
 from paren.experiment.analysis.products import Product, store_product
 from paren.experiment.analysis.values import NoJson, to_json
 from paren.experiment.layout import ANALYSIS, METRICS, PLOTS
 from paren.experiment.python.functions import Functions
-from paren.experiment.store.artifact import Artifact, Writer, writing
+from paren.experiment.store.artifact import Artifact, Writer, file_changed, writing
 from paren.experiment.store.recipe import Recipe, as_json, versions
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
@@ -92,8 +92,7 @@ def recipe_of(analysis: Analysis, program: Program, functions: Functions, needs:
     if reach.takes("settings"):
         parts["settings"] = settings
     if analysis.files:
-        cache = read_environment().cache / "data"
-        parts["files"] = {each: file_digest(functions.base / each, cache) for each in analysis.files}
+        parts["files"] = dict(_digests(analysis, functions))
     return Recipe(analysis.kind, analysis.name, parts, {"settings": settings})
 
 
@@ -133,6 +132,9 @@ def analyze_job(subject: Subject, functions: Functions, store: Store, tell: Tell
     if metrics != recorded:
         _write_metrics(subject.folder, metrics)
     for each in planned:
+        if each.analysis.kind == "plot":
+            mark_outdated(subject.folder / PLOTS / each.analysis.name, each.recipe.key)
+    for each in planned:
         analysis, key = each.analysis, each.recipe.key
         if analysis.kind == "product":
             needs.products[analysis.name] = _product(each, needs, functions, store, tell)
@@ -143,7 +145,7 @@ def analyze_job(subject: Subject, functions: Functions, store: Store, tell: Tell
                 draw(analysis, functions, needs.given(analysis), folder, key)
         elif analysis.name not in metrics:
             tell(analysis.name)
-            metrics[analysis.name] = key, _metric(analysis, functions, needs)
+            metrics[analysis.name] = key, _metric(each, functions, needs)
             _write_metrics(subject.folder, {name: metrics[name] for name in keys if name in metrics})
     return needs.products
 
@@ -193,6 +195,7 @@ def _product(planned: Planned, needs: Needs, functions: Functions, store: Store,
         tell(analysis.name)
         with closing_figures():
             result = functions.call(analysis, {**needs.given(analysis), "writer": writer})
+        _check_files(planned, functions)
         may_be_empty = functions.takes(analysis, "writer")
         store_product(writer, result, origin_of(analysis), analysis.spans["function"], may_be_empty)
         return None
@@ -200,9 +203,24 @@ def _product(planned: Planned, needs: Needs, functions: Functions, store: Store,
     return store.build(planned.recipe, make)
 
 
-def _metric(analysis: Analysis, functions: Functions, needs: Needs) -> Json:
+def _check_files(planned: Planned, functions: Functions) -> None:
+    """Raises E-STORE-007 if a file of `:files` was changed while the function ran."""
+    stated = planned.recipe.parts.get("files", {})
+    for name, digest in _digests(planned.analysis, functions).items():
+        if isinstance(stated, dict) and stated.get(name) != digest:
+            raise file_changed(name, planned.analysis.span)
+
+
+def _digests(analysis: Analysis, functions: Functions) -> dict[str, str]:
+    cache = read_environment().cache / "data"
+    return {each: file_digest(functions.base / each, cache) for each in analysis.files}
+
+
+def _metric(planned: Planned, functions: Functions, needs: Needs) -> Json:
+    analysis = planned.analysis
     with closing_figures():
         result = functions.call(analysis, needs.given(analysis))
+    _check_files(planned, functions)
     try:
         return to_json(result)
     except NoJson as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from paren.experiment.python.functions import Functions
 from paren.experiment.store.recipe import as_json, digest
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
-from paren.ir.program import Value
+from paren.ir.program import Analysis, Value
 from paren.lang.analysis import python_name
 from paren.text.errors import InternalError
 from paren.train.state import Json
@@ -46,6 +46,24 @@ def draw_over(
     """Draws the plots over a cohort (`folder` is that of the configuration) or over a sweep (the output root) that are
     not drawn yet from these jobs, which are analysed and in order. Raises as `analyze_job` does."""
     program = subjects[0].program
+    for analysis, key, sources in _undrawn(subjects, over, folder, functions, store):
+        tell(analysis.name)
+        given = {python_name(need): [source.need(need) for source in sources] for need in analysis.needs}
+        views = [source.view() for source in sources] if functions.takes(analysis, "jobs") else []
+        place = folder / PLOTS / analysis.name
+        draw(analysis, functions, {**given, **given_besides(analysis, program), "jobs": views}, place, key)
+
+
+def undrawn(subjects: Sequence[Subject], over: str, folder: Path, functions: Functions, store: Store) -> list[str]:
+    """The names of the plots that `draw_over` would draw. Nothing is run."""
+    return [analysis.name for analysis, _, _ in _undrawn(subjects, over, folder, functions, store)]
+
+
+def _undrawn(
+    subjects: Sequence[Subject], over: str, folder: Path, functions: Functions, store: Store
+) -> Iterator[tuple[Analysis, str, list[_Source]]]:
+    """The plots that are not drawn yet, each with its key and what the jobs give to it."""
+    program = subjects[0].program
     analyses = [analysis for analysis in program.study.analyses if analysis.over == over]
     sources = [_Source(subject, functions, store) for subject in subjects] if analyses else []
     for analysis in analyses:
@@ -53,13 +71,8 @@ def draw_over(
         sees_jobs = functions.takes(analysis, "jobs")
         counts: list[Json] = [source.counts() for source in sources] if sees_jobs else []
         key = digest([recipe_of(analysis, program, functions, keys).key, counts])
-        place = folder / PLOTS / analysis.name
-        if drawn_key(place) == key:
-            continue
-        tell(analysis.name)
-        given = {python_name(need): [source.need(need) for source in sources] for need in analysis.needs}
-        views = [source.view() for source in sources] if sees_jobs else []
-        draw(analysis, functions, {**given, **given_besides(analysis, program), "jobs": views}, place, key)
+        if drawn_key(folder / PLOTS / analysis.name) != key:
+            yield analysis, key, sources
 
 
 class _Source:

@@ -12,12 +12,12 @@ from typing import BinaryIO, Protocol, cast
 
 from paren.data.python_file import PythonFile
 from paren.experiment.analysis.values import kind_of
+from paren.experiment.layout import RECORD
 from paren.experiment.store.artifact import check_name, writing
 from paren.text.errors import ParenError
 from paren.text.source import Span
-from paren.train.files import Files, json_bytes, write_atomically
+from paren.train.files import Files, json_bytes, read_object, write_atomically
 
-RECORD = "plot.json"
 _RESOLUTION = 150  # dots per inch of a PNG
 _WITHOUT_DATE = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # equal figures are equal files
 
@@ -35,6 +35,15 @@ def drawn_key(folder: Path) -> str | None:
         return record["key"] if all((folder / name).is_file() for name in record["files"]) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def mark_outdated(folder: Path, key: str | None = None) -> None:
+    """Notes of a plot that was drawn under another key than `key` that it is to be drawn again: until then, figures of
+    another state lie there."""
+    record = read_object(folder / RECORD)
+    if record is not None and record.get("key") not in (None, key):
+        with writing(folder):
+            write_atomically(Files(), folder / RECORD, json_bytes(record | {"key": None}, indent=1), durable=False)
 
 
 def save_plot(result: object, name: str, folder: Path, key: str, file: PythonFile, origin: str, span: Span) -> None:

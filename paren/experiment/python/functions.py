@@ -17,7 +17,7 @@ from paren.experiment.python.signature import check_call, names_for_cost, names_
 from paren.experiment.python.sources import Reach, Sources
 from paren.ir.program import Analysis, Program
 from paren.lang.analysis import python_name
-from paren.text.errors import ParenError, Report
+from paren.text.errors import ParenError, Report, did_you_mean
 
 
 @dataclass
@@ -112,8 +112,10 @@ def check_functions(program: Program, functions: Functions, load: bool) -> None:
             if analysis.cost is not None:
                 _check(functions, analysis, analysis.cost, "cost", load)
             for each in analysis.files:
-                if not (functions.base / each).is_file():
-                    message = f"the file {each!r} of :files does not exist"
+                place = functions.base / each
+                if not place.is_file():
+                    beside = [str(Path(each).with_name(other.name)) for other in place.parent.glob("*")]
+                    message = f"the file {each!r} of :files does not exist{did_you_mean(each, beside)}"
                     raise ParenError("E-STUDY-006", message, analysis.span, fix=f"paths start from {functions.base}")
     report.finish()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paren.ir.program import Analysis
 from paren.lang.analysis import GIVEN, NEEDED, python_name
-from paren.text.errors import Note, ParenError
+from paren.text.errors import Note, ParenError, did_you_mean
 from paren.text.source import Span
 
 _OF_PRODUCTS, _OF_PLOTS_OVER_JOBS = "writer", "jobs"
@@ -82,11 +82,18 @@ def check_call(
     except TypeError as error:
         raise ParenError(
             "E-STUDY-006",
-            f"{function} cannot be called with what {analysis.name} gives: {error}",
+            f"{function} cannot be called with what {analysis.name} gives: {error}{_meant(signature, names)}",
             span,
             notes=[Note(f"it is called with {', '.join(names) or 'nothing'}; its signature is {signature}")],
             fix=_fix(analysis, signature, names),
         ) from None
+
+
+def _meant(signature: inspect.Signature, names: Sequence[str]) -> str:
+    """The parameter that a name which the function does not take may stand for."""
+    free = [name for name in signature.parameters if name not in names]
+    suggestions = [did_you_mean(name, free) for name in names if name not in signature.parameters]
+    return next(filter(None, suggestions), "")
 
 
 def _fix(analysis: Analysis, signature: inspect.Signature, names: Sequence[str]) -> str:

@@ -86,6 +86,11 @@ class Sources:
             self._reaches[key] = _Walk(self, key[0], span).reach(function)
         return self._reaches[key]
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of the files that were read so far, by the names that messages have for them."""
+        return {self.shown(path): text.decode("utf-8", "replace") for path, text in sorted(self._texts.items())}
+
     def shown(self, path: Path) -> str:
         """A path as recipes and messages name it."""
         return Path(os.path.relpath(path, self.root)).as_posix()
@@ -110,7 +115,9 @@ class Sources:
             where = self.shown(path) if error.lineno is None else f"{self.shown(path)}:{error.lineno}"
             raise ParenError("E-STORE-004", f"{where}: {error.msg}", span) from None
         except (ValueError, OSError, RecursionError) as error:
-            said = "not found" if isinstance(error, FileNotFoundError) else first_line(error)
+            beside = [self.shown(each) for each in path.parent.glob("*.py")]
+            missing = f"not found{did_you_mean(self.shown(path), beside)}"
+            said = missing if isinstance(error, FileNotFoundError) else first_line(error)
             raise ParenError("E-STORE-004", f"{self.shown(path)} cannot be read as Python: {said}", span) from None
         places: dict[str, tuple[int, ...]] = {}
         for number, statement in enumerate(statements):

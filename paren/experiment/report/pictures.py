@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.experiment.layout import PLOTS
+from paren.experiment.layout import PLOTS, RECORD
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.results.recorded import Recorded
 from paren.text.size import show_bytes
+from paren.train.files import read_object
 
 # Bytes of one picture, and of all together, as they lie on the disk.
 LARGEST, MOST = 4 << 20, 32 << 20
@@ -34,7 +35,7 @@ class _Picture:
 def pictures(recorded: Recorded) -> Html | None:
     """All plots: those over the sweep first, then those over a cohort, then those of jobs. None without plots."""
     sections = [
-        ("Over the sweep", _of_folder(recorded.out / PLOTS, "", None) if recorded.is_study else []),
+        ("Over the sweep", _of_folder(recorded, recorded.out, "sweep", "", None) if recorded.is_study else []),
         ("Over the cohort", _of_configurations(recorded)),
         ("Of each job" if recorded.is_study else "", _of_jobs(recorded)),
     ]
@@ -60,7 +61,7 @@ def _of_configurations(recorded: Recorded) -> list[_Picture]:
     for folder in dict.fromkeys(job.folder.parent for job in recorded.jobs if recorded.is_study):
         jobs = [job for job in recorded.jobs if job.folder.parent == folder]
         title = jobs[0].label.partition(" · ")[0]
-        found += _of_folder(folder / PLOTS, title, None)
+        found += _of_folder(recorded, folder, "cohort", title, None)
     return sorted(found, key=lambda picture: picture.plot)
 
 
@@ -68,24 +69,33 @@ def _of_jobs(recorded: Recorded) -> list[_Picture]:
     found = [
         picture
         for number, job in enumerate(recorded.jobs)
-        for picture in _of_folder(job.folder / PLOTS, job.label if recorded.is_study else "", number)
+        for picture in _of_folder(recorded, job.folder, None, job.label if recorded.is_study else "", number)
     ]
     return sorted(found, key=lambda picture: picture.plot)
 
 
-def _of_folder(folder: Path, title: str, job: int | None) -> list[_Picture]:
-    """The figures below `plots/PLOT/`, by plot and stem."""
+def _of_folder(recorded: Recorded, holder: Path, over: str | None, title: str, job: int | None) -> list[_Picture]:
+    """The figures below `plots/PLOT/` of a folder, by plot and stem: of the plots `over` that which the study has."""
     found = []
+    folder, declared = holder / PLOTS, recorded.declared("plot")
     plots = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     for plot in plots:
+        if declared is not None and declared.get(plot.name, "") != over:
+            continue
+        earlier = "as drawn before a change" if _is_outdated(plot) else ""
         stems: dict[str, dict[str, Path]] = {}
         for path in sorted(plot.iterdir()):
             if path.suffix in (*_KINDS, ".pdf") and path.is_file() and not path.name.startswith("."):
                 stems.setdefault(path.stem, {})[path.suffix] = path
         for stem, files in stems.items():
-            named = " · ".join(filter(None, [title, stem if len(stems) > 1 or stem != plot.name else ""]))
+            named = " · ".join(filter(None, [title, stem if len(stems) > 1 or stem != plot.name else "", earlier]))
             found.append(_Picture(plot.name, named, files, job))
     return found
+
+
+def _is_outdated(plot: Path) -> bool:
+    record = read_object(plot / RECORD)
+    return record is not None and record.get("key") is None
 
 
 def _embed(

@@ -84,6 +84,11 @@ class Recorded:
             (text_of(job.recorded["variant"]) for job in self.jobs if job.recorded.get("variant")), ""
         )
 
+    def declared(self, kind: str) -> dict[str, str | None] | None:
+        """The names of the study's metrics or plots (`kind`), with what they are over; None where it does not say. What
+        lies in the folders besides was of earlier launches."""
+        return _declared(self.study, kind)
+
     def varying(self) -> list[str]:
         """The settings that are not the same in all jobs whose settings are known, in their order."""
         known = [job.settings for job in self.jobs if job.settings]
@@ -141,9 +146,9 @@ def read_recorded(out: str | Path) -> Recorded:
             if older:
                 reader.problems.append(f"jobs of earlier launches that are not shown: {older}")
             return Recorded(
-                out, True, study, tuple(_read_job(out, folder)[1] for folder in launched), tuple(reader.problems)
+                out, True, study, tuple(_read_job(out, folder, study)[1] for folder in launched), tuple(reader.problems)
             )
-        found = [_read_job(out, folder) for folder in there]
+        found = [_read_job(out, folder, study) for folder in there]
         jobs = tuple(job for _, job in sorted(found, key=lambda each: (each[0], each[1].folder.as_posix())))
         return Recorded(out, True, study, jobs, tuple(reader.problems))
     if (out / RUN).exists():
@@ -176,9 +181,19 @@ def _folders(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def _read_job(out: Path, folder: Path) -> tuple[float, RecordedJob]:
+def _declared(study: Mapping[str, Json], kind: str) -> dict[str, str | None] | None:
+    analyses = study.get("analyses")
+    if not isinstance(analyses, list):
+        return None
+    listed = [each for each in map(object_of, analyses) if each.get("kind") == kind]
+    return {text_of(each.get("name")): text_of(each.get("over")) or None for each in listed}
+
+
+def _read_job(out: Path, folder: Path, study: Mapping[str, Json]) -> tuple[float, RecordedJob]:
     """A job with its place in the order of jobs."""
     reader = _Reader(out)
+    metrics = _declared(study, "metric")
+    results = reader.object(folder / METRICS)
     job = reader.object(folder / JOB)
     run = _run_of(folder, text_of(job.get("model")))
     series, annotations = reader.stream(run) if run else ({}, [])
@@ -194,7 +209,7 @@ def _read_job(out: Path, folder: Path) -> tuple[float, RecordedJob]:
         member=member,
         status=reader.object(folder / STATUS) if (folder / STATUS).exists() else {"state": "waiting"},
         training=reader.object(run / STATUS) if run else {},
-        results=reader.object(folder / METRICS),
+        results={name: value for name, value in results.items() if metrics is None or name in metrics},
         recorded=reader.object(run / RUN) if run else {},
         series=series,
         annotations=tuple(annotations),

@@ -67,9 +67,9 @@ class Claim:
         self._lost = False
         _heart.add(self)
 
-    @property
-    def lost(self) -> bool:
-        """Whether another host took it over, because no sign of this process was seen for `LEASE` seconds."""
+    def is_lost(self) -> bool:
+        """Whether another host took it over, because no sign of this process was seen for `LEASE` seconds. Looks."""
+        self.give_sign()
         return self._lost
 
     def release(self) -> None:
@@ -102,6 +102,15 @@ class Claim:
                 else:
                     self._lost = not _take(lease, self.holder)
 
+    def let_go(self) -> None:
+        """Removes what stands for the claim, in a process that ends at once: the system frees the lock itself. Nothing
+        is waited for, as a signal may have come in the middle of anything."""
+        lock, lease = self._places
+        with contextlib.suppress(OSError):
+            if _read(lease) == self.holder:
+                lease.unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
+
     def forget(self) -> None:
         """Closes the lock in a forked child, which would otherwise hold it on after this process' death."""
         if self._descriptor is not None:
@@ -126,6 +135,10 @@ class _Heart:
     def remove(self, claim: Claim) -> None:
         self._claims.discard(claim)
 
+    def let_go(self) -> None:
+        for claim in list(self._claims):
+            claim.let_go()
+
     def _beat(self) -> None:
         while True:
             time.sleep(INTERVAL)
@@ -139,6 +152,11 @@ class _Heart:
 
 
 _heart = _Heart()
+
+
+def let_go_of_all() -> None:
+    """Leaves nothing of the claims of this process, which ends at once."""
+    _heart.let_go()
 
 
 def claim(root: Path, name: str, host: str | None = None) -> Claim | None:

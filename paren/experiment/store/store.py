@@ -84,9 +84,9 @@ class Store:
         Whoever asks for it meanwhile waits and gets this one. If `make` raises, nothing is left. A damaged artifact is
         moved aside, and built again.
         """
-        return self._use_or(recipe, lambda: self._build(recipe, make))
+        return self._use_or(recipe, lambda held: self._build(recipe, make, held))
 
-    def _build(self, recipe: Recipe, make: Callable[[Writer], Json]) -> Artifact:
+    def _build(self, recipe: Recipe, make: Callable[[Writer], Json], held: Claim) -> Artifact | None:
         place = self.place(recipe)
         for left in place.parent.glob(f"{TEMPORARY}{place.name}-*"):
             _delete(left)
@@ -96,7 +96,7 @@ class Store:
                 folder.mkdir()
             writer = Writer(folder, self.files)
             metadata = make(writer)
-            return self.publish(recipe, folder, metadata, writer.finish())
+            return self._publish(recipe, folder, held, metadata, writer.finish())
         except BaseException:
             _delete(folder)
             raise
@@ -109,24 +109,26 @@ class Store:
     def train(self, recipe: Recipe, make: Callable[[Path], Json]) -> Artifact:
         """Like `build`, in the folder `partial(recipe)`, which stays if `make` is interrupted, so that it can go on."""
 
-        def train() -> Artifact:
+        def train(held: Claim) -> Artifact | None:
             folder = self.partial(recipe)
             with writing(folder):
                 folder.mkdir(exist_ok=True)
-            return self.publish(recipe, folder, make(folder))
+            return self._publish(recipe, folder, held, make(folder))
 
         return self._use_or(recipe, train)
 
-    def _use_or(self, recipe: Recipe, make: Callable[[], Artifact]) -> Artifact:
-        """The artifact, made under its claim if it is not there; whoever waited for the claim looks again."""
-        found = self._use(recipe)
-        if found is not None:
-            return found
-        with self.claimed(recipe):
-            return self._find_to_build(recipe) or make()
+    def _use_or(self, recipe: Recipe, make: Callable[[Claim], Artifact | None]) -> Artifact:
+        """The artifact, made under its claim if it is not there; whoever waited for the claim looks again, and so does
+        who lost it."""
+        while (found := self._use(recipe)) is None:
+            with self._claimed(recipe) as held:
+                made = self._find_to_build(recipe) or make(held)
+            if made is not None:
+                return made
+        return found
 
     @contextlib.contextmanager
-    def claimed(self, recipe: Recipe) -> Iterator[Claim]:
+    def _claimed(self, recipe: Recipe) -> Iterator[Claim]:
         """The claim of an artifact for the length of a block, once nobody else builds it."""
         place = self.place(recipe)
         with writing(place):
@@ -160,15 +162,19 @@ class Store:
                 self.files.rename(place, place.with_name(f"{DAMAGED}{place.name}" + (f"-{number}" if number else "")))
             return None
 
-    def publish(self, recipe: Recipe, folder: Path, metadata: Json = None, allocated: Collection[str] = ()) -> Artifact:
+    def _publish(
+        self, recipe: Recipe, folder: Path, held: Claim, metadata: Json, allocated: Collection[str] = ()
+    ) -> Artifact | None:
         """Hashes a folder of the store and gives it its name, by one rename. `allocated` are arrays made by
-        `Writer.allocate`. The caller has the claim of the recipe."""
+        `Writer.allocate`. None where another host took this one for dead, and the claim with it: the folder of a
+        training is that host's now."""
         place = self.place(recipe)
-        artifact = seal(folder, recipe, metadata, self.files, allocated)
+        artifact = None if _is_anothers(place, held) else seal(folder, recipe, metadata, self.files, allocated)
         with writing(place):
-            if place.is_dir():  # by another host, which took this one for dead
-                _delete(folder)
-                return self.find(recipe) or artifact
+            if artifact is None or _is_anothers(place, held):
+                if not folder.name.endswith(PARTIAL):
+                    _delete(folder)
+                return None
             self.files.rename(folder, place)
             if recipe.kind == "model":
                 self.files.sync_folder(place.parent)
@@ -178,6 +184,11 @@ class Store:
 def claim_name(kind: str, key: str) -> str:
     """The name under which the building of an artifact is claimed."""
     return f"{STORE}/{kind}/{key}"
+
+
+def _is_anothers(place: Path, held: Claim) -> bool:
+    """Whether another host took this one for dead, and has the claim, or is done already."""
+    return held.is_lost() or place.is_dir()
 
 
 def _delete(folder: Path) -> None:

@@ -1,0 +1,167 @@
+"""What one launch may not take from another: jobs of other files, files that change meanwhile, claims that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiment.studies import PLAIN, Shown, write_study
+
+import paren
+from paren import api
+from paren.experiment.jobs import Job
+from paren.experiment.store.artifact import Writer
+from paren.experiment.store.claims import Claim, claim
+from paren.experiment.store.recipe import Recipe
+from paren.experiment.store.store import Store
+from paren.text.errors import ParenError
+from paren.train.state import Json
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_job_that_another_file_has_done_meanwhile_is_done_too(tmp_path: Path) -> None:
+    """Two files with the same settings have the same folders of jobs in one output root."""
+    one, two = write_study(tmp_path / "one"), write_study(tmp_path / "two")
+    two.write_text(two.read_text().replace("tanh", "relu"))
+    out = tmp_path / "out"
+
+    class Meanwhile(Shown):
+        def begin(self, jobs: Sequence[Job], finished: int) -> None:
+            api.load(one).train(out)
+
+    view = Meanwhile()
+    assert api.load(two).train(out, progress=view).done == 1
+    assert any(event.stage == "training" for event in view.events), "the other file's model is not this one's"
+    (job,) = out.glob("runs/*/*")
+    assert "relu" in paren.restore(job).program.sources[str(two)]
+    assert len(list((out / "store/model").iterdir())) == 2
+
+
+def test_a_job_that_another_launch_has_done_meanwhile_is_not_done_again(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+
+    class Meanwhile(Shown):
+        def begin(self, jobs: Sequence[Job], finished: int) -> None:
+            api.load(path).train(out)
+
+    view = Meanwhile()
+    assert api.load(path).train(out, progress=view).done == 1
+    assert [event.kind for event in view.events] == ["done"]
+
+
+CHANGES = """import numpy as np
+from pathlib import Path
+
+
+def pairs(rows, seed):
+    place = Path(__file__).parent / "table.csv"
+    x = np.full((rows, 2), float(place.read_text()), np.float32)
+    place.write_text("2")
+    return {"x": x, "y": x.sum(1)}
+
+
+def metric(model):
+    place = Path(__file__).parent / "table.csv"
+    place.write_text("3")
+    return 1
+"""
+
+
+def test_a_file_that_changes_while_a_function_reads_it(tmp_path: Path) -> None:
+    path, out = (
+        write_study(tmp_path, text=PLAIN.replace(":rows rows", ':rows rows :files ("table.csv")')),
+        tmp_path / "o",
+    )
+    path.write_text(path.read_text() + '(defmetric last (python "data.py" metric :files ("table.csv")) :needs (model))')
+    (tmp_path / "data.py").write_text(CHANGES)
+    (tmp_path / "table.csv").write_text("1")
+    for stage in ("data", "last"):
+        with pytest.raises(ParenError) as raised:
+            api.load(path).run(out)
+        assert raised.value.notes[0].message.startswith("baseline: E-STORE-007: table.csv changed while it was read")
+        assert json.loads(next(out.glob("runs/*/*/status.json")).read_bytes())["stage"] == stage
+        assert len(list(out.glob("store/data/*"))) == (stage == "last")
+        assert not list(out.glob("runs/*/*/metrics.json"))
+
+
+def test_an_array_that_changes_during_a_training(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path), tmp_path / "o"
+    text = path.read_text()
+    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
+    form = '(arrays "x.npy" "y.npy" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
+    path.write_text(f"{text[:start]}{form}\n{text[end:]}")
+    np.save(tmp_path / "x.npy", np.ones((40, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.ones(40, np.float32))
+
+    class Meanwhile(Shown):
+        def begin(self, jobs: Sequence[Job], finished: int) -> None:
+            np.load(tmp_path / "x.npy", mmap_mode="r+")[:] = 5
+
+    with pytest.raises(ParenError) as raised:
+        api.load(path).train(out, progress=Meanwhile())
+    assert raised.value.notes[0].message.startswith("baseline: E-STORE-007: x.npy or y.npy changed while it was read")
+    assert not [each for each in out.glob("store/model/*") if not each.name.endswith(".partial")]
+    assert api.load(path).train(out).done == 1
+
+
+def test_an_interrupted_training_whose_data_are_gone_and_made_otherwise(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
+    (path.parent / "data.py").write_text(
+        "import os\nimport numpy as np\n\n\ndef pairs(rows):\n"
+        "    x = np.frombuffer(os.urandom(rows * 2), np.uint8).reshape(rows, 2) / np.float32(255)\n"
+        '    return {"x": x, "y": x.sum(1)}\n'
+    )
+    path.write_text(path.read_text().replace(":steps 4", ":steps 400 :checkpoint-every 2 :log-every 1"))
+    program = api.load(path)
+
+    class Stops(Shown):
+        def show(self, event) -> None:
+            super().show(event)
+            if event.stage == "training" and event.step > 4:
+                os.kill(os.getpid(), 15)
+
+    assert program.train(out, progress=Stops()).exit_code == 143
+    assert [each.suffix for each in out.glob("store/model/*")] == [".partial"]
+    for each in out.glob("store/data/*"):
+        each.rename(tmp_path / each.name)
+    view = Shown()
+    assert program.train(out, progress=view).done == 2
+    told = [event.text for event in view.events if event.kind == "notice"]
+    assert "baseline begins anew: its data are others than those of the interrupted training" in told
+
+
+def test_what_was_made_under_a_lost_claim_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, recipe = Store(tmp_path), Recipe("product", "grid", {"a": 1})
+    made: list[int] = []
+
+    def make(writer: Writer) -> Json:
+        made.append(1)
+        writer.json("by", len(made))
+        if len(made) == 1:  # this process sleeps for minutes, and another host takes it for dead
+            (lease,) = (tmp_path / "locks").glob("*.lease")
+            taken = None
+            while taken is None:
+                os.utime(lease, (time.time() - 1000, time.time() - 1000))
+                taken = claim(tmp_path, f"store/grid/{recipe.key}", host="two")
+            look = Claim.is_lost
+
+            def look_and_let_go(held: Claim) -> bool:
+                lost = look(held)
+                taken.release()
+                return lost
+
+            monkeypatch.setattr(Claim, "is_lost", look_and_let_go)
+        return None
+
+    artifact = store.build(recipe, make)
+    assert (artifact.json("by"), len(made)) == (2, 2)
+    assert [each.name for each in artifact.folder.parent.iterdir()] == [recipe.key]

@@ -1,0 +1,86 @@
+"""Worker processes that end in a job: by what the job does they end that job only, and it says how."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from experiment.studies import Shown, states, write_study
+
+from paren import api
+from paren.experiment.events import Event
+from paren.text.errors import ParenError
+
+FUNCTIONS = """import os, signal
+
+
+def end(model, replica):
+    if replica == 1:
+        HOW
+    return replica
+"""
+FORMS = '(defcohort (replica 0 1 2))(defmetric last (python "f.py" end :replica replica) :needs (model))'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+
+
+def write(folder: Path, how: str) -> Path:
+    path = write_study(folder, FORMS)
+    (folder / "f.py").write_text(FUNCTIONS.replace("HOW", how))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("os._exit(3)", "ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
+    ],
+)
+def test_a_function_that_ends_its_process_ends_its_job_only(tmp_path: Path, how: str, said: str) -> None:
+    path, out = write(tmp_path / "s", how), tmp_path / "out"
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(out, workers=2)
+    assert raised.value.message == f"1 of 3 jobs failed, in {out}"
+    assert [note.message.partition(" (")[0] for note in raised.value.notes] == [
+        f"replica 1: E-JOB-009: the worker process at this job {said}"
+    ]
+    assert sorted(states(out).values()) == ["done", "done", "failed"]
+    status = json.loads(next(out.glob("runs/*/replica-1/status.json")).read_bytes())
+    assert (status["code"], status["stage"]) == ("E-JOB-009", "last")
+    assert not list((out / "locks").iterdir())
+    (path.parent / "f.py").write_text(FUNCTIONS.replace("HOW", "pass"))
+    assert api.load(path).run(out, workers=2).done == 3
+
+
+def test_a_job_in_which_two_workers_are_killed_has_failed(tmp_path: Path) -> None:
+    path, out = write(tmp_path / "s", "os.kill(os.getpid(), signal.SIGKILL)"), tmp_path / "out"
+    path.write_text(path.read_text().replace("(replica 0 1 2)", "(replica 1 2 4)"))
+    view = Shown()
+    with pytest.raises(ParenError) as raised:
+        api.load(path).run(out, workers=3, progress=view)
+    assert raised.value.notes[0].message.startswith(
+        "replica 1: E-JOB-009: the worker process at this job was ended by SIGKILL"
+    )
+    assert sorted(states(out).values()) == ["done", "done", "failed"]
+    said = [event.text for event in view.events if event.kind == "said"]
+    assert len([text for text in said if text.endswith("was ended by SIGKILL; its job is free for the others")]) == 1
+
+
+def test_the_next_launch_tells_where_a_process_ended(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    api.load(path).train(out)
+    (status,) = out.glob("runs/*/*/status.json")
+    content = json.loads(status.read_bytes())
+    status.write_text(json.dumps(content | {"state": "running", "stage": "last", "worker": "process 7 on there"}))
+    view = Shown()
+    api.load(path).train(out, progress=view)
+    assert Event(0, "notice", text="process 7 on there ended in stage last of baseline, which is tried again") in (
+        view.events
+    )
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
