@@ -34,6 +34,7 @@ LATE = {
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
     "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",
+    "PIL": "pictures in points, which most pages of results do without",
     "pandas": "optional: results as a DataFrame",
     "paren.api": "the language and the compiler; `paren format` and `paren help` do without",
     "paren.cli.app": "an interrupt while it is imported is an interrupt like any other",

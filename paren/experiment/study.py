@@ -163,7 +163,7 @@ class _Study:
             if death.job in by_order:
                 fail_job(launch.out, by_order[death.job], death, view.show)
 
-        run_workers(order, places, threads | variables, view.show, self.signals, fail)
+        run_workers(order, places, threads | variables, view.show, self.signals, fail, lambda: sweep(launch.out))
 
     def _shared(self, share: int) -> How:
         """How each of several workers on one device computes: with its part of the memory and of the threads."""

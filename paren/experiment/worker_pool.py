@@ -77,9 +77,10 @@ def run_workers(
     tell: Tell,
     signals: StopSignals,
     fail: Callable[[Death], None],
+    sweep: Callable[[], None],
 ) -> None:
     """Runs a worker at each place and waits for all. `variables`: of their environment. Every worker is told once of a
-    stop signal that came; at the second all are killed.
+    stop signal that came; at the second all are killed, and `sweep` takes away what they leave.
 
     A job whose worker ended in it, by what the job did, is given to `fail`, and another worker takes the place; so is
     one in which a second worker was killed (memory may have run out). What somebody killed is free for the others."""
@@ -91,6 +92,7 @@ def run_workers(
     def kill() -> None:
         for worker in workers:
             worker.end()
+        sweep()
         before()
 
     before, signals.at_once = signals.at_once, kill

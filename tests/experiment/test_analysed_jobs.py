@@ -153,10 +153,6 @@ def test_what_the_file_no_longer_has_is_not_shown(tmp_path: Path) -> None:
     api.load(path).run(out)
     assert "twice.worst" not in paren.results(out).columns
     assert 'alt="more: baseline' not in paren.report(out).read_text()
-    path.write_text(text.replace("(defplot curve (", "(defplot curve :over cohort (").replace("(grid)", "(grid)"))
-    api.load(path).run(out)
-    shown = paren.report(out).read_text()
-    assert ('alt="curve: baseline"' in shown, 'alt="curve: baseline · replica 0"' in shown) == (True, False)
 
 
 def test_figures_of_an_earlier_state_say_so(tmp_path: Path) -> None:
@@ -173,6 +169,22 @@ def test_figures_of_an_earlier_state_say_so(tmp_path: Path) -> None:
     functions.write_text(FUNCTIONS)
     api.load(path).run(out)
     assert "as drawn before a change" not in paren.report(out).read_text()
+
+
+def test_a_plan_lists_plots_over_jobs(tmp_path: Path) -> None:
+    path, out = write(tmp_path)
+    both = ("plots over the cohort to draw: members, for 3 configurations", "plots over the sweep to draw: rates")
+    assert api.load(path).plan(out).plots == both
+    assert both[1] in str(api.load(path).plan(out)).splitlines()
+    api.load(path).train(out)
+    assert api.load(path).plan(out).plots == both
+    api.load(path).analyze(out)
+    assert api.load(path).plan(out).plots == ()
+    next(out.glob("runs/rate-0.001-*/plots/members/members.png")).unlink()
+    assert api.load(path).plan(out).plots == ("plots over the cohort to draw: members",)
+    functions = path.parent / "analysis.py"
+    functions.write_text(FUNCTIONS.replace("label=str", "lw=2, label=str"))
+    assert api.load(path).plan(out).plots == both
 
 
 def test_a_comment_computes_nothing_again(tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(study: St
     assert caught.value.fix == f"paths start from {study.folder}"
 
 
+def test_names_that_are_nearly_right(study: Study) -> None:
+    forms = '(defmetric a (python "g.py" f)) (defmetric b (python "f.py" f :number 2 :files ("tabel.csv")))'
+    forms += '(defmetric c (python "f.py" g :files ("tabel.csv")))'
+    study.write(forms, "def f(nubmer): pass\ndef g(): pass\n")
+    (study.folder / "table.csv").write_text("1")
+    assert check(study, False) == [
+        "E-STORE-004: g.py cannot be read as Python: not found (did you mean f.py?)",
+        f"{UNFIT.replace('what a', 'what b')}missing a required argument: 'nubmer' (did you mean nubmer?)",
+        "E-STUDY-006: the file 'tabel.csv' of :files does not exist (did you mean table.csv?)",
+    ]
+
+
 def test_all_mistakes_are_told_at_once(study: Study) -> None:
     forms = '(defmetric a (python "f.py" f)) (defmetric b (python "none.py" f)) (defmetric c (python "f.py" c))'
     forms += '(defmetric d (python "f.py" g :files ("d.csv"))) (defmetric e (python "f.py" g) :cost h)'

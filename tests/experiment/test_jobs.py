@@ -262,6 +262,23 @@ def test_a_plan_goes_on_from_the_newest_of_several_interrupted_trainings(tmp_pat
     assert _likely_data(job, trainer, former) == "3" * 24
 
 
+def test_a_plan_of_a_first_training_that_was_interrupted(tmp_path: Path) -> None:
+    """No job was ever done, so nothing but the job's own folder names the data that it had."""
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
+    text = path.read_text()
+    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
+    form = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
+    path.write_text((text[:start] + form + text[end:]).replace(":steps 4", ":steps 30000 :log-every 1000"))
+    train(path, out, stop_at(1, signal.SIGTERM))
+    (job,) = api.load(path).plan(out).jobs
+    assert (job.model, job.steps, (job.step or 0) > 0) == ("to make", 30000, True)
+    assert f"goes on at step {job.step} of 30000" in str(api.load(path).plan(out))
+    path.write_text(path.read_text().replace("tanh", "relu"))
+    (job,) = api.load(path).plan(out).jobs
+    assert (job.model, job.step) == ("to make", None)
+
+
 # Options ------------------------------------------------------------------------------------------------------------
 
 

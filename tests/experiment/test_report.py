@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -288,6 +290,22 @@ def test_pictures_are_embedded_up_to_a_limit(study: Path, monkeypatch: pytest.Mo
     assert "figures are left out" in page.text()
     assert sum("src" in found for found in page.all("img")) < 10
     assert page.text().count("posterior.svg") > 8
+
+
+def test_pictures_in_points_are_packed_without_loss(study: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    points = np.zeros((200, 300, 4), np.uint8)
+    points[..., 3] = 255
+    points[50:150, 100:200, 0] = np.arange(100)
+    path = study / "plots/summary/packed.png"
+    image.fromarray(points).save(path)
+    path.with_name("half.png").write_bytes(path.read_bytes()[:100])
+    found = {each["alt"]: each["src"] for each in read(study).all("img") if "src" in each}
+    kind, _, data = found["summary: packed"].partition(";base64,")
+    content = base64.b64decode(data)
+    assert (kind, len(content) < path.stat().st_size) == ("data:image/webp", True)
+    assert np.array_equal(np.asarray(image.open(io.BytesIO(content)).convert("RGBA")), points)
+    assert found["summary: half"].startswith("data:image/png"), "what is no picture is left as it is"
 
 
 def test_many_jobs_are_coloured_by_what_tells_most(tmp_path: Path) -> None:

@@ -110,4 +110,14 @@ def test_a_study_is_no_job(trained: tuple[Path, np.ndarray]) -> None:
         "E-RUN-014",
         f"{root} holds a study, which has a model for each job",
     )
-    assert caught.value.fix == f"give the folder of a job: {root}/runs/CONFIGURATION/MEMBER"
+    assert caught.value.fix == f"give the folder of a job: {root}/runs/cases-5/replica-0"
+    for place in (root / "runs", next(root.glob("runs/*"))):
+        with pytest.raises(ParenError) as caught:
+            paren.restore(place)
+        assert caught.value.message == f"{place} is a folder of the study in {root}, which has a model for each job"
+        assert caught.value.fix == f"give the folder of a job: {root}/runs/cases-5/replica-0"
+    (root / "empty").mkdir()
+    (root / "empty/study.json").write_text("{}")
+    with pytest.raises(ParenError) as caught:
+        paren.restore(root / "empty")
+    assert caught.value.fix == f"give the folder of a job: {root / 'empty'}/runs/CONFIGURATION/MEMBER"

@@ -360,6 +360,13 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParenError) as caught:
         reach(tmp_path / "absent.py", "f")
     assert (caught.value.code, caught.value.message) == ("E-STORE-004", "absent.py cannot be read as Python: not found")
+    (tmp_path / "study.py").touch()
+    with pytest.raises(ParenError) as caught:
+        reach(tmp_path / "stduy.py", "f")
+    assert caught.value.message == "stduy.py cannot be read as Python: not found (did you mean study.py?)"
+    with pytest.raises(ParenError) as caught:
+        Sources(tmp_path).reach(tmp_path / "stduy.py", "f")
+    assert caught.value.message == "stduy.py cannot be read as Python: not found (did you mean study.py?)"
 
 
 def test_a_function_that_a_star_or_exec_may_define_is_allowed(tmp_path: Path) -> None:

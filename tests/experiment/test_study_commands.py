@@ -68,12 +68,12 @@ def test_options_of_one_training_are_refused(tmp_path: Path) -> None:
 
 
 class Started:
-    """`paren train study.paren` as a process of a session of its own."""
+    """`paren train study.paren`, or another command, as a process of a session of its own."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, command: str = "train", file: str = "study.paren") -> None:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
         self.out = folder / "out"
-        words = ["train", "study.paren", "--out", "out", *options]
+        words = [command, file, "--out", "out", *options]
         self.process = Command(words, variables | {"PAREN_CACHE": str(folder / "cache")}, folder, session=True)
 
     def wait_for(self, fact: Callable[[], object], what: str) -> None:
@@ -120,6 +120,33 @@ def test_a_stop_ends_all_workers(tmp_path: Path, options: tuple[str, ...], numbe
     assert not any(runs(pid) for pid in workers)
     assert set(states(started.out).values()) == {"waiting"}
     assert said.count(": it goes on the next time") == len(workers)
+    assert not list((started.out / "locks").iterdir())
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_a_second_signal_leaves_no_claims(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """A function that computes for long has no border to stop at."""
+    path = write_study(tmp_path, '(defcohort (replica 0 1 2))(defmetric m (python "f.py" m :replica replica))')
+    (tmp_path / "f.py").write_text(
+        "import pathlib, time\n\n\ndef m(replica):\n"
+        '    pathlib.Path(f"began-{replica}").touch()\n    time.sleep(3000)\n'
+    )
+    started = Started(tmp_path, *options, command="run", file=path.name)
+    count = max(1, len(options))
+    started.wait_for(lambda: len(list(tmp_path.glob("began-*"))) == count, "the functions")
+    workers = started.workers()
+    started.process.send_signal(signal.SIGINT)
+    assert started.process.stderr is not None
+    said = ""
+    while "again: stop at once" not in said:
+        said = started.process.stderr.readline()
+    assert said == (
+        "SIGINT: stopping at the next step border, or after the function that is computing now (again: stop at once)\n"
+    )
+    started.process.send_signal(signal.SIGINT)
+    assert "stopped at once" in started.process.communicate(timeout=PATIENCE)[1]
+    assert started.process.returncode == 130
+    assert not any(runs(pid) for pid in workers)
     assert not list((started.out / "locks").iterdir())
 
 

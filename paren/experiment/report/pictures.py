@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from paren.experiment.results.recorded import Recorded
 from paren.text.size import show_bytes
 from paren.train.files import read_object
 
-# Bytes of one picture, and of all together, as they lie on the disk.
+# Bytes of one picture as it lies on the disk, and of all together as they are embedded.
 LARGEST, MOST = 4 << 20, 32 << 20
 _SMALL_DRAWING = 400 << 10  # up to here a drawing is taken and not its picture in points
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+_EFFORT = {"method": 1, "quality": 20}  # of packing: a third of the time of the default, within a tenth of its size
 _WIDE = 2.0  # a picture this much wider than high gets twice the room
 _FOLD = 12  # pictures of one plot that are shown without being asked for
 
@@ -112,19 +114,35 @@ def _embed(
         left_out.append((picture.files[first], sizes[first]))
         return None, 0
     path = picture.files[kind]
-    content = path.read_bytes()
+    content, media = path.read_bytes(), _KINDS[kind]
+    width, height = _png_size(content) if kind == ".png" else (None, None)
+    smaller = _as_webp(content) if kind == ".png" else None
+    if smaller is not None:
+        content, media = smaller, "image/webp"
     data = base64.b64encode(content).decode("ascii")
     about = ": ".join(filter(None, [picture.plot, picture.title]))
-    width, height = _png_size(content) if kind == ".png" else (None, None)
-    image = element(
-        "img", src=f"data:{_KINDS[kind]};base64,{data}", alt=about, width=width, height=height, loading="lazy"
-    )
+    image = element("img", src=f"data:{media};base64,{data}", alt=about, width=width, height=height, loading="lazy")
     place = path.relative_to(recorded.out).as_posix()
     button = element("button", image, type="button", class_="enlarge", aria_label=f"enlarge {about}", title=place)
     caption = element("figcaption", picture.title) if picture.title else None
     is_wide = width is not None and height is not None and width > _WIDE * height
     style = "picture wide" if is_wide else "picture"
-    return element("figure", button, caption, class_=style, data_j=picture.job), sizes[kind]
+    return element("figure", button, caption, class_=style, data_j=picture.job), len(content)
+
+
+def _as_webp(png: bytes) -> bytes | None:
+    """The same points in about half the bytes; None where that is not smaller, or the picture cannot be read."""
+    from PIL import Image  # which comes with matplotlib; a page without pictures does without
+
+    written = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(png)) as image:
+            if image.mode not in ("RGB", "RGBA"):
+                return None
+            image.save(written, "webp", lossless=True, exact=True, **_EFFORT)
+    except (OSError, ValueError, KeyError):  # no picture, one that is too large, or a build without WebP
+        return None
+    return written.getvalue() if written.tell() < len(png) else None
 
 
 def _png_size(content: bytes) -> tuple[int | None, int | None]:
