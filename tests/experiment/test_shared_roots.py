@@ -120,13 +120,13 @@ def test_an_interrupted_training_whose_data_are_gone_and_made_otherwise(tmp_path
         "    x = np.frombuffer(os.urandom(rows * 2), np.uint8).reshape(rows, 2) / np.float32(255)\n"
         '    return {"x": x, "y": x.sum(1)}\n'
     )
-    path.write_text(path.read_text().replace(":steps 4", ":steps 400 :checkpoint-every 2 :log-every 1"))
+    path.write_text(path.read_text().replace(":steps 4", ":steps 20000 :log-every 1000"))
     program = api.load(path)
 
     class Stops(Shown):
         def show(self, event) -> None:
             super().show(event)
-            if event.stage == "training" and event.step > 4:
+            if event.stage == "training" and event.step > 0:
                 os.kill(os.getpid(), 15)
 
     assert program.train(out, progress=Stops()).exit_code == 143

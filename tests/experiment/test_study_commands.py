@@ -136,13 +136,8 @@ def test_a_second_signal_leaves_no_claims(tmp_path: Path, options: tuple[str, ..
     started.wait_for(lambda: len(list(tmp_path.glob("began-*"))) == count, "the functions")
     workers = started.workers()
     started.process.send_signal(signal.SIGINT)
-    assert started.process.stderr is not None
-    said = ""
-    while "again: stop at once" not in said:
-        said = started.process.stderr.readline()
-    assert said == (
-        "SIGINT: stopping at the next step border, or after the function that is computing now (again: stop at once)\n"
-    )
+    border = "at the next step border, or after the function that is computing now"
+    started.process.wait_to_say(f"SIGINT: stopping {border} (again: stop at once)\n")
     started.process.send_signal(signal.SIGINT)
     assert "stopped at once" in started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 130
