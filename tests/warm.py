@@ -18,6 +18,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO
 
@@ -95,6 +96,13 @@ def warm_context() -> multiprocessing.context.ForkServerContext:
     """Processes of this context are forked from one that has loaded everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["loaded"])
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # all that it knows of where modules are
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        os.environ |= {} if path is None else {"PYTHONPATH": path}
     return context
 
 
@@ -117,6 +125,7 @@ def _become(
         os.close(opened)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for as long as the process lives
     sys.stderr = open(2, "w", closefd=False, errors="backslashreplace", buffering=1)  # noqa: SIM115
+    assert "loaded" in sys.modules, "what `loaded` imports could not be loaded before, of which Python says nothing"
     if session:
         os.setsid()
     os.chdir(folder)
