@@ -1,0 +1,27 @@
+"""A limit for every test: one that waits for what never comes fails, and its traceback shows what it waits for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+LIMIT = 900  # seconds, of which none takes more than a few on a machine that has time
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    def fail(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"it took longer than {LIMIT} s")
+
+    if item.get_closest_marker("long") is not None:
+        return (yield)
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(LIMIT)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
