@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol, cast
 
+from paren.collection import uncollected
 from paren.environment import quieten_stores
 from paren.parallel.topology import Address
 
@@ -32,7 +33,8 @@ def open_store(address: Address, ranks: int, serves: bool, timeout: float) -> St
     Raises RuntimeError if it is not reached within `timeout` seconds.
     """
     quieten_stores()
-    import torch.distributed as distributed  # only where a run has several ranks
+    with uncollected():
+        import torch.distributed as distributed  # only where a run has several ranks
 
     limit = timedelta(seconds=timeout)
     store = distributed.TCPStore(  # type: ignore[attr-defined]  # public, and not in the list of its module
