@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ LONG = ("--set", "epochs=2000", "--set", "evaluate=3")  # longer than any test
 END = 40  # steps that a long run is compared after
 Started = Command | subprocess.Popen[str]
 HOST = socket.gethostname()
+CACHE = tempfile.TemporaryDirectory(prefix="paren-cache-")  # of all runs, as most compile the same
 FAULTS = Path(__file__).parent / "faults"
 ROWS = """
 import numpy as np
@@ -79,7 +81,7 @@ def write_experiment(folder: Path) -> Path:
 def start(file: Path, out: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> Command:
     """`paren run` of the file, whose streams are captured. FAULT and SEEN among the variables are for
     `faults/sitecustomize.py`, which ranks that it starts load too."""
-    given = environment(file, variables or {})
+    given = environment(variables or {})
     script = FAULTS / "faulty_command.py" if {"FAULT", "SEEN"} & given.keys() else None
     return Command(words(file, out, *arguments), given, script=script)
 
@@ -89,7 +91,7 @@ def start_torchrun(
 ) -> subprocess.Popen[str]:
     """The same as ranks of torchrun's."""
     agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return _spawn([*agent, "-m", "paren", *words(file, out, *arguments)], environment(file, variables or {}))
+    return _spawn([*agent, "-m", "paren", *words(file, out, *arguments)], environment(variables or {}))
 
 
 def start_within(
@@ -97,7 +99,7 @@ def start_within(
 ) -> subprocess.Popen[str]:
     """The same, started by the command `within`."""
     command = [*within, sys.executable, "-m", "paren", *words(file, out, *arguments)]
-    return _spawn(command, environment(file, variables or {}))
+    return _spawn(command, environment(variables or {}))
 
 
 def _spawn(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -108,10 +110,10 @@ def words(file: Path, out: Path, *arguments: str) -> list[str]:
     return ["run", str(file), "--out", str(out), "--threads", "1", *arguments]
 
 
-def environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """This process's without what would change a run, and `variables`."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
-    given |= {"PAREN_CACHE": str(file.parent / "cache"), **variables}
+    given |= {"PAREN_CACHE": CACHE.name, **variables}
     if {"FAULT", "SEEN"} & given.keys():
         given["PYTHONPATH"] = f"{FAULTS}{os.pathsep}{given.get('PYTHONPATH', '')}"
     return given

@@ -24,13 +24,21 @@ PLACE = f"s3://{BUCKET}/runs/großes Netz"
 FOLDER = "runs/großes Netz/"
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
     with stores.serving() as port:
-        assert stores.call(port, "PUT", f"/{BUCKET}")[0] == 200
-        for name, value in stores.variables(port).items():
-            monkeypatch.setenv(name, value)
         yield port
+
+
+@pytest.fixture
+def store(server: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The port of an empty store with one bucket, which asks nobody for credentials."""
+    assert stores.call(server, "POST", "/moto-api/reset-auth", b"inf")[0] == 200
+    assert stores.call(server, "POST", "/moto-api/reset")[0] == 200
+    assert stores.call(server, "PUT", f"/{BUCKET}")[0] == 200
+    for name, value in stores.variables(server).items():
+        monkeypatch.setenv(name, value)
+    return server
 
 
 def write_large(folder: Path) -> Path:

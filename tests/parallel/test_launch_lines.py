@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rank_processes import free_port
-from rank_runs import LIMIT, series, train, write_experiment
+from rank_runs import CACHE, LIMIT, series, train, write_experiment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ranks.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ def start(lines: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
     """Runs lines in a node's folder, where the page's names of hosts and ports are the test's."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
     given["PATH"] = f"{folder.parent / 'bin'}:{given['PATH']}"
-    given["PAREN_CACHE"] = str(folder / "cache")
+    given["PAREN_CACHE"] = CACHE.name
     command = ["bash", "-e", "-c", lines]
     return subprocess.Popen(command, cwd=folder, env=given | variables, stderr=subprocess.PIPE, text=True)
 
