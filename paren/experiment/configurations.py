@@ -12,7 +12,7 @@ from itertools import product
 from paren.ir.program import Factor, Study, Value, same_value
 from paren.lang.value import show
 
-BASELINE, ALONE = "baseline", "all"  # folders of what changes nothing, and of a configuration without a cohort
+BASELINE, ALL = "baseline", "all"  # folders of what changes nothing, and of a configuration without a cohort
 LONGEST = 100  # characters of a folder's name that say what has changed
 
 Values = Mapping[str, Value]
@@ -66,7 +66,7 @@ def configuration_folder(changed: Values, settings: Values, cohort: Collection[s
 
 def member_folder(member: Values) -> str:
     """`prior-uniform,replica-0`; members of different values have different names."""
-    return _name(member) or ALONE
+    return _name(member) or ALL
 
 
 def show_values(values: Values) -> str:

@@ -1,4 +1,4 @@
-"""Where what lies in the output root of a study, by name.
+"""What lies where in the output root of a study, by name.
 
 OUT/study.json                          what was launched last
 OUT/launches/NNNNNN.json                which jobs each launch had

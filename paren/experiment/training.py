@@ -33,7 +33,7 @@ from paren.train.state import Json
 MODEL = "model"
 OTHER_EXPERIMENT = "E-RUN-002"
 MOST_LOADED = 400  # pieces of code; a small network has about twenty, of 20 KB
-ALONE = Topology(1, 0, (0,), None, Patience(), "f32", None)
+ONE_RANK = Topology(1, 0, (0,), None, Patience(), "f32", None)
 
 
 class Stopped(Exception):
@@ -52,7 +52,7 @@ class Trainer:
     share: int = 1
     keeps_code: bool = True
     tensorboard: bool = False
-    topology: Topology = ALONE
+    topology: Topology = ONE_RANK
     _keys: dict[str, str] = field(default_factory=dict)  # of data made by functions, by the job's folder
     _identities: dict[str, str] = field(default_factory=dict)  # of other data, by what their form says
     _last: tuple[str, Dataset] | None = None
@@ -156,7 +156,7 @@ class Trainer:
             if self.topology.starts_ranks:
                 return start_ranks(job.program, job.texts, options, self.how, self.topology, signals, view.notice)
             return train_program(
-                job.program, options, self._how, view, signals, ALONE, None, device=self.device, data=data
+                job.program, options, self._how, view, signals, ONE_RANK, None, device=self.device, data=data
             )
 
         def train(folder: Path) -> Json:
@@ -195,5 +195,5 @@ def make_trainer(
     place = own_place(launch.how.device, topology)
     how = launch.how if topology.starts_ranks and not launch.apart else replace(launch.how, device=place.device)
     share = place.share if topology.member is not None else 1
-    ranks = ALONE if launch.apart else topology
+    ranks = ONE_RANK if launch.apart else topology
     return Trainer(store, functions, how, share, keeps_code, launch.tensorboard, ranks)

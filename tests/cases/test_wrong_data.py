@@ -128,8 +128,8 @@ def test_the_locale_does_not_matter(tmp_path: Path, mode: str) -> None:
     second = paren(tmp_path, "run", file, "--out", "läuft", "--resume", "latest", **locale)
     assert second.code == 0, second.err
     assert len((tmp_path / "läuft" / "metrics.jsonl").read_bytes().splitlines()) >= 4
-    restored = library.restore(tmp_path / "läuft") if mode == "1" else None
-    assert restored is None or restored.step == 4
+    if mode == "1":
+        assert library.restore(tmp_path / "läuft").step == 4
 
 
 @pytest.mark.parametrize("content", [b"(def x 1)\n; caf\xe9\n", b"\xff\xfe(\x00", b"(def x \xc3)"])

@@ -1,4 +1,4 @@
-"""The study's modules, as its own files import them; and its settings as the lists that they take."""
+"""The study's modules, as its own files import them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from paren.experiment.jobs import make_jobs
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.recipe import Recipe, differences
 from paren.experiment.store.store import Store
-from paren.experiment.training import ALONE, Trainer
+from paren.experiment.training import ONE_RANK, Trainer
 from paren.lang.elaborate import elaborate
 from paren.run import How
 
@@ -95,7 +95,7 @@ def test_how_it_is_computed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         recipe(path, How("reference")).key,
         recipe(path, How("cpu", patterns=False)).key,
         recipe(path, How("cpu", stacking=1)).key,
-        recipe(path, topology=replace(ALONE, devices=(0, 1))).key,
+        recipe(path, topology=replace(ONE_RANK, devices=(0, 1))).key,
     }
     monkeypatch.setattr(training, "package_versions", lambda: run.package_versions() | {"paren": "0"})
     keys.add(recipe(path).key)

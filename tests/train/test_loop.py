@@ -232,7 +232,9 @@ def test_the_scale_of_an_update_clips_the_global_norm(tmp_path, monkeypatch, cli
 
 def test_a_gradient_of_0_is_no_division_by_0(tmp_path, monkeypatch):
     monkeypatch.setattr(LinearEngine, "gradient_norm", lambda self, weight: 0.0)
-    Trial(tmp_path / "run", run_form(steps=2, **PLAIN), validation=False).start()
+    trial = Trial(tmp_path / "run", run_form(steps=2, **PLAIN), validation=False)
+    trial.start()
+    assert read_metrics(trial.out)["gradient-norm"].tolist() == [0.0, 0.0]
 
 
 # ---- evaluation ----------------------------------------------------------------------------------------------------

@@ -171,9 +171,10 @@ def test_a_bar_keeps_its_counter_and_the_time_left_on_a_narrow_terminal(columns,
     assert ("tokens-per-second 17,823" in last) == (columns >= 120)
 
 
-def test_silence_is_silent():
+def test_silence_is_silent(capsys):
     view = Silent()
     view.begin(0, 1), view.step(1, {}), view.phase("x"), view.notice("y"), view.end()
+    assert capsys.readouterr() == ("", "")
 
 
 # ---- TensorBoard ---------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def seal(folder: Path, recipe: Recipe, metadata: Json, files: Files, allocated: 
 
 
 def read_artifact(folder: Path) -> Artifact | None:
-    """The artifact in a folder; None if there is no such folder. Only sizes are compared, see `damage`.
+    """The artifact in a folder; None if there is no such folder. Only sizes are compared; `changed_files` reads bytes.
 
     Raises E-STORE-002, naming the file, if its manifest is damaged, or a file is gone or has another size.
     """
