@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,12 @@ from paren.data.open import dataset_of, open_data
 from paren.data.paths import find_file
 from paren.environment import read_environment
 from paren.experiment.python.sources import Sources
-from paren.experiment.store.artifact import Artifact, Writer, file_changed
+from paren.experiment.store.artifact import Artifact, Writer
+from paren.experiment.store.declared_files import check_files, digest_of_content, file_changed
 from paren.experiment.store.recipe import Recipe, as_json, versions
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
-from paren.text.source import Span
 from paren.train.progress import ProgressView
 from paren.train.state import Json
 
@@ -57,9 +55,8 @@ def data_recipe(program: Program, asked: Path | None, sources: Sources) -> Recip
     }
     if reach.takes("seed") and "seed" not in keywords:
         parts["seed"] = program.run.seed
-    if names := _files(form):
-        files = {name: find_file(form, "files", name, root) for name in names}
-        parts["files"] = {name: content_digest(file) for name, file in files.items()}
+    if files := _files(form, root):
+        parts["files"] = {name: digest_of_content(file) for name, file in files.items()}
     return Recipe(DATA, DATA, parts)
 
 
@@ -69,42 +66,25 @@ def known_identity(program: Program) -> str | None:
     return open_data(form, root=Path(), cache=Path()).identity if form.kind == "digits" else None
 
 
-def content_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal; one that has not changed since is read once a process."""
-    found = path.stat()
-    return _digest(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-@cache
-def _digest(path: Path, *_state: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def make_data(program: Program, recipe: Recipe, store: Store, asked: Path | None, sources: Sources) -> Dataset:
     """The data that a function makes, from the artifact of its recipe, which is made if it is not there."""
     form, seed = program.data, program.run.seed
     root = data_root(program, asked)
+    files = _files(form, root)
 
     def make(writer: Writer) -> Json:
         splits = call_data_function(form, root, seed, sources.text)
-        _check_files(recipe, {name: find_file(form, "files", name, root) for name in _files(form)}, form.span)
+        check_files(recipe, files, form.span)
         return _write(writer, splits)
 
     return dataset_of(form, _read(form, store.build(recipe, make)))
 
 
-def _files(form: DataForm) -> tuple[str, ...]:
+def _files(form: DataForm, root: Path) -> dict[str, Path]:
+    """The files of `:files`, by the names that the form has for them. Raises E-DATA-001."""
     written = form.options.get("files", ())
-    return tuple(map(str, written)) if isinstance(written, tuple) else ()
-
-
-def _check_files(recipe: Recipe, files: Mapping[str, Path], span: Span) -> None:
-    """Raises E-STORE-007 if a file of `:files` is not what the recipe says any more."""
-    stated = recipe.parts.get("files")
-    for name, path in files.items():
-        if isinstance(stated, dict) and stated.get(name) != content_digest(path):
-            raise file_changed(name, span)
+    names = map(str, written) if isinstance(written, tuple) else ()
+    return {name: find_file(form, "files", name, root) for name in names}
 
 
 def check_unchanged(program: Program, asked: Path | None, data: Dataset) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from paren.data.checks import check_data
 from paren.data.dataset import Dataset
 from paren.environment import read_environment
-from paren.experiment.job_data import DATA, check_unchanged, content_digest, data_recipe, make_data, read_data
+from paren.experiment.job_data import DATA, check_unchanged, data_recipe, make_data, read_data
 from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.declared_files import digest_of_content
 from paren.experiment.store.recipe import Recipe, as_json
 from paren.experiment.store.store import Store
 from paren.experiment.worker_places import own_place
@@ -144,7 +145,7 @@ class Trainer:
         if run.start_from is not None:
             weights = Path(job.program.path).parent / run.start_from
             if weights.is_file():  # a start says what is wrong with it
-                parts["weights"] = content_digest(weights)
+                parts["weights"] = digest_of_content(weights)
         settings = {name: as_json(value) for name, value in job.settings.items()}
         return Recipe(MODEL, MODEL, parts, {"settings": settings})
 

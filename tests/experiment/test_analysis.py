@@ -177,6 +177,15 @@ def test_declared_files_count_by_their_content(study: Study) -> None:
     assert (study.told, values(study)) == (["rows"], {"rows": 4})
 
 
+def test_a_declared_file_that_goes_while_it_is_read_is_told(study: Study) -> None:
+    study.write(
+        '(defmetric rows (python "f.py" rows :files ("rows.txt")))',
+        "from pathlib import Path\ndef rows():\n    Path(__file__).with_name('rows.txt').unlink()\n    return 1\n",
+    )
+    (study.folder / "rows.txt").write_text("abc")
+    assert refusal(study.analyze) == ["E-STORE-007: rows.txt changed while it was read"]
+
+
 def test_a_model_that_is_called_differently_is_another_one(study: Study) -> None:
     """Though it is trained alike: the order of its inputs is the function's business."""
     study.write(

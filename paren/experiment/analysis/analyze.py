@@ -11,14 +11,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from paren.data.digest import file_digest
-from paren.environment import read_environment
 from paren.experiment.analysis.plots import closing_figures, drawn_key, mark_outdated, save_plot
 from paren.experiment.analysis.products import Product, store_product
 from paren.experiment.analysis.values import NoJson, to_json
 from paren.experiment.layout import ANALYSIS, METRICS, PLOTS
 from paren.experiment.python.functions import Functions
-from paren.experiment.store.artifact import Artifact, Writer, file_changed, writing
+from paren.experiment.store.artifact import Artifact, Writer, writing
+from paren.experiment.store.declared_files import check_files, digest_of_content
 from paren.experiment.store.recipe import Recipe, as_json, versions
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
@@ -92,7 +91,7 @@ def recipe_of(analysis: Analysis, program: Program, functions: Functions, needs:
     if reach.takes("settings"):
         parts["settings"] = settings
     if analysis.files:
-        parts["files"] = dict(_digests(analysis, functions))
+        parts["files"] = {name: digest_of_content(path) for name, path in _files(analysis, functions).items()}
     return Recipe(analysis.kind, analysis.name, parts, {"settings": settings})
 
 
@@ -195,7 +194,7 @@ def _product(planned: Planned, needs: Needs, functions: Functions, store: Store,
         tell(analysis.name)
         with closing_figures():
             result = functions.call(analysis, {**needs.given(analysis), "writer": writer})
-        _check_files(planned, functions)
+        check_files(planned.recipe, _files(analysis, functions), analysis.span)
         may_be_empty = functions.takes(analysis, "writer")
         store_product(writer, result, origin_of(analysis), analysis.spans["function"], may_be_empty)
         return None
@@ -203,24 +202,15 @@ def _product(planned: Planned, needs: Needs, functions: Functions, store: Store,
     return store.build(planned.recipe, make)
 
 
-def _check_files(planned: Planned, functions: Functions) -> None:
-    """Raises E-STORE-007 if a file of `:files` was changed while the function ran."""
-    stated = planned.recipe.parts.get("files", {})
-    for name, digest in _digests(planned.analysis, functions).items():
-        if isinstance(stated, dict) and stated.get(name) != digest:
-            raise file_changed(name, planned.analysis.span)
-
-
-def _digests(analysis: Analysis, functions: Functions) -> dict[str, str]:
-    cache = read_environment().cache / "data"
-    return {each: file_digest(functions.base / each, cache) for each in analysis.files}
+def _files(analysis: Analysis, functions: Functions) -> dict[str, Path]:
+    return {each: functions.base / each for each in analysis.files}
 
 
 def _metric(planned: Planned, functions: Functions, needs: Needs) -> Json:
     analysis = planned.analysis
     with closing_figures():
         result = functions.call(analysis, needs.given(analysis))
-    _check_files(planned, functions)
+    check_files(planned.recipe, _files(analysis, functions), analysis.span)
     try:
         return to_json(result)
     except NoJson as error:

@@ -25,7 +25,6 @@ from paren.experiment.store.claims import not_writable
 from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
 from paren.text.errors import ParenError, first_line
-from paren.text.source import Span
 from paren.train.files import TEMPORARY, Files, json_bytes
 from paren.train.lock import HOLDER, LOCK
 from paren.train.state import Json
@@ -294,17 +293,6 @@ def damaged(folder: Path, what: str) -> ParenError:
         "E-STORE-002",
         f"the artifact {folder} is damaged: {what}",
         fix="move it away: paren run makes again what is needed",
-    )
-
-
-def file_changed(name: str, span: Span) -> ParenError:
-    """E-STORE-007, for a data file that is not what it was: what was made of it would stand under the digest of another
-    content."""
-    return ParenError(
-        "E-STORE-007",
-        f"{name} changed while it was read",
-        span,
-        fix="start again when it is whole; a file that is replaced by a rename is never half old and half new",
     )
 
 
