@@ -156,6 +156,8 @@ class Experiment:
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
         shared = shared_program(self.program, topology)
+        if topology.ranks > 1 and opened.link is not None and not opened.link.refusal:
+            shared = replace(shared, linked=True)
         planning, plans = Planning(patterns, traits=traits_of(opened.name)), lambda: self.plans
         first = first_candidate(shared, planning, target.memory, plans if shared is self.program else None)
         choice = predict(first, stacking, target.memory, target.limits)

@@ -202,7 +202,7 @@ class CompiledEngine:
         """Cuts the last call of a step where a bucket of the gradients is complete, so that its sum over the ranks can
         begin; where nothing would be left to compute meanwhile, or the gradients lie elsewhere, it is one stage."""
         ends, tasks = [len(self._accumulate.tasks)] * len(combine.buckets), self._accumulate.tasks
-        if self._leaves == 1 and not self.device.own_memory:
+        if self._leaves == 1 and (combine.on_cards or not self.device.own_memory):
             buckets = [self._gradients[begin:end] for begin, end in combine.buckets]
             *ends, weighed = self._accumulate.last_steps([*buckets, self._registers[WEIGHT]])
             if self.program.rounds:
@@ -396,10 +396,10 @@ class CompiledEngine:
                 part[...] = np.add(part, np.multiply(owed, np.float32(self._divisor())))
             self._owed = None
 
-    def _divisor(self) -> float:
-        """What the gradients are divided by at the end of a step."""
-        weight = float(self._registers[WEIGHT])
-        return weight * float(self._registers[LOSS_SCALE]) if self.program.scales_loss else weight
+    def _divisor(self, read: Callable[[AnyArray], float] = float) -> float:
+        """What the gradients are divided by at the end of a step, of registers that are read so."""
+        weight = read(self._registers[WEIGHT])
+        return weight * read(self._registers[LOSS_SCALE]) if self.program.scales_loss else weight
 
     def accumulate(self, microbatch: Microbatch, step: int) -> None:
         """Adds a microbatch to the sums of a step that makes several calls."""

@@ -24,6 +24,7 @@ from paren.ir.identity import program_identity
 from paren.ir.op import Array
 from paren.ir.program import Program, RunForm
 from paren.lang.elaborate import elaborate_again
+from paren.parallel.cards import connected
 from paren.parallel.combination import Combination
 from paren.parallel.join import compare_facts, joined
 from paren.parallel.launch import launch
@@ -186,8 +187,13 @@ def train_program(
     shared = shared_program(program, topology)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
+    cards = None
     if ranks is not None:
         view.notice(_describe_sharing(shared.run, ranks.count))
+        cards, said = ranks.held.enter_context(connected(ranks, opened.link))
+        shared = replace(shared, linked=cards is not None)
+        if said:
+            view.notice(said)
     free = usable_memory(opened.available(), allowed)
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else here)
@@ -206,7 +212,7 @@ def train_program(
         compare_facts(ranks, facts, here)
         tree = shared.run.reproducible_over is not None
         layout = lay_out(shared)
-        combine = Combination.of(ranks, layout.trained, shared.rounds, tree, layout.trained_views)
+        combine = Combination.of(ranks, layout.trained, shared.rounds, tree, layout.trained_views, cards)
     preparation = Preparation(
         first,
         data,

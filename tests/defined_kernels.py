@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from pathlib import Path
 
@@ -13,10 +14,14 @@ from fake_card import FakeCard, Launchable
 
 from paren.codegen.python import run_kernel
 from paren.ir.op import Array
+from paren.ir.types import DType
+from paren.parallel.tree import sum_as_tree
 from paren.plan.kernel import Kernel
-from paren.runtime.cuda import builtin
+from paren.runtime.cuda import builtin, sums
 from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.kernels import Emitter
+
+BFLOAT16 = DType.BFLOAT16.numpy
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,12 @@ class DefinedKernels:
     def functions(self, image: bytes, name: str) -> Launchable:
         known = BUILTIN.get(name)
         if known is not None:
-            return lambda blocks, threads, arguments: known(*arguments)
+
+            def call(blocks: int, threads: int, arguments: Sequence[int]) -> None:
+                with np.errstate(all="ignore"):
+                    known(*arguments)
+
+            return call
         kernel = self._kernels[name]
         assert image.decode() == f"// prelude\n{name}"
 
@@ -94,16 +104,67 @@ def _copy(stop: int, first: int, units: int, source: int, target: int) -> None:
         ctypes.memmove(target, source, units)
 
 
+def _order(own: Array, others: Array, place: int) -> list[Array]:
+    rows = list(others.reshape(-1, own.size))
+    return [*rows[:place], own, *rows[place:]]
+
+
+def _add(stop: int, first: int, units: int, own: int, others: int, count: int, place: int) -> None:
+    mine = _at(own, np.float32, units)
+    mine[...] = reduce(np.add, _order(mine, _at(others, np.float32, (count - 1) * units), place))
+
+
+def _add_tree(stop: int, first: int, units: int, own: int, others: int, count: int, place: int) -> None:
+    mine = _at(own, np.float32, units)
+    mine[...] = sum_as_tree(_order(mine, _at(others, np.float32, (count - 1) * units), place), np.add)
+
+
+def _weight(bits: int) -> np.float32:
+    return np.array(bits, np.uint32).view(np.float32)[()]
+
+
+def _round(stop: int, first: int, units: int, own: int, carried: int, rounded: int, weight: int, counts: int) -> None:
+    value, short = _at(own, np.float32, units), _at(rounded, BFLOAT16, units)
+    if counts:
+        value = value + _at(carried, np.float32, units) * _weight(weight)
+    short[...] = value
+    if counts:
+        _at(carried, np.float32, units)[...] = value - short.astype(np.float32)
+
+
+def _add_rounded(
+    stop: int, first: int, units: int, own: int, others: int, carried: int, count: int, place: int, counts: int
+) -> None:
+    mine = _at(own, BFLOAT16, units)
+    rows = _order(mine, _at(others, BFLOAT16, (count - 1) * units), place)
+    total = reduce(np.add, [row.astype(np.float32) for row in rows])
+    mine[...] = total
+    if counts:
+        _at(carried, np.float32, units)[...] += total - mine.astype(np.float32)
+
+
+def _widen(stop: int, first: int, units: int, rounded: int, own: int, carried: int, weight: int, counts: int) -> None:
+    _at(own, np.float32, units)[...] = _at(rounded, BFLOAT16, units)
+    if counts:
+        rest = _at(carried, np.float32, units) / _weight(weight)
+        _at(carried, np.float32, units)[...] = np.where(np.isfinite(rest), rest, 0)
+
+
 BUILTIN: dict[str, Callable[..., None]] = {
     builtin.BEGIN: _begin,
     builtin.END: _end,
     builtin.COUNT: _count,
     builtin.COPY: _copy,
+    sums.ADD: _add,
+    sums.ADD_TREE: _add_tree,
+    sums.ROUND: _round,
+    sums.ADD_ROUNDED: _add_rounded,
+    sums.WIDEN: _widen,
 }
 
 
-def defined_device(size: int = 1 << 40, cache: Path | None = None) -> tuple[CudaDevice, FakeCard]:
+def defined_device(size: int = 1 << 40, cache: Path | None = None, lazy: bool = False) -> tuple[CudaDevice, FakeCard]:
     """A CUDA device on a fake card of `size` bytes."""
     kernels = DefinedKernels()
-    card = FakeCard(kernels.functions, size)
+    card = FakeCard(kernels.functions, size, lazy)
     return CudaDevice(card, kernels, Emitter(kernels.emit, "// prelude\n"), cache), card

@@ -1,9 +1,11 @@
 """A card that is host memory: launches run a Python function, products run by the library's own rules, graphs are lists
-of calls. What a real card refuses inside a capture fails here."""
+of calls. What a real card refuses inside a capture fails here. A lazy card does what it was given as late as it may."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +31,13 @@ class FakeCard:
     architecture = "sm_90"
     notes: Sequence[str] = ()
 
-    def __init__(self, functions: Callable[[bytes, str], Launchable], size: int = 1 << 40) -> None:
+    def __init__(self, functions: Callable[[bytes, str], Launchable], size: int = 1 << 40, lazy: bool = False) -> None:
         self._functions = functions
+        self._lazy = lazy
+        self._lock = threading.RLock()
+        self._waiting: list[Callable[[], object]] = []
+        self._given = 0
+        self.identity = f"card of {os.getpid()}"
         self._size = size
         self.idle = 0  # bytes that `release` gives back
         self.used = 0
@@ -109,10 +116,10 @@ class FakeCard:
         self.captures += 1
 
         def replay() -> None:
-            self._outside()
+            assert self._recording is None, "this cannot be captured"
             self.replays += 1
             for call in recorded:
-                call()
+                self._do(call)
 
         return replay
 
@@ -120,20 +127,98 @@ class FakeCard:
         self._outside()
         begin = time.perf_counter()
         start()
+        self._run()
         return time.perf_counter() - begin
 
     def synchronise(self) -> None:
         self._outside()
 
+    def enter(self) -> None:
+        """There is one."""
+
+    def lane(self) -> FakeLane:
+        return FakeLane(self)
+
+    def mark(self) -> object:
+        assert self._recording is None, "this cannot be captured"
+        given = self._given
+        return Mark(lambda: self._run(given))
+
+    def seconds(self, first: object, second: object) -> float:
+        assert isinstance(first, Mark)
+        assert isinstance(second, Mark)
+        return second.time - first.time
+
+    def _run(self, given: int | None = None) -> None:
+        """Does what waits; of so many calls that were given, those that are left."""
+        with self._lock:
+            while self._waiting and (given is None or given > self._given - len(self._waiting)):
+                self._waiting.pop(0)()
+
     def _outside(self) -> None:
         assert self._recording is None, "this cannot be captured"
+        self._run()
 
     def _start(self, verb: str, call: Callable[[], object]) -> None:
-        if self._recording is None:
-            self.started.append(verb)
-            call()
-        else:
+        if self._recording is not None:
             self._recording.append(lambda: call() and None)
+            return
+        self.started.append(verb)
+        self._do(call)
+
+    def _do(self, call: Callable[[], object]) -> None:
+        with self._lock:
+            self._waiting.append(call)
+            self._given += 1
+        if not self._lazy:
+            self._run()
+
+
+class Mark:
+    """A point of a stream, and when it was reached. `reach` does what lies before it."""
+
+    def __init__(self, reach: Callable[[], None] = lambda: None) -> None:
+        self._reach = reach
+        self._time: float | None = None
+
+    @property
+    def time(self) -> float:
+        if self._time is None:
+            self._reach()
+            self._time = time.perf_counter()
+        return self._time
+
+
+class FakeLane:
+    """A second stream, which does at once what it is given. `followed`: how often it waited for the first."""
+
+    stream = 0
+
+    def __init__(self, card: FakeCard) -> None:
+        self._card = card
+        self.followed = 0
+
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        assert 0 < blocks < 1 << 31
+        assert callable(function)
+        function(blocks, threads, tuple(arguments))
+
+    def follow(self, mark: object) -> None:
+        assert isinstance(mark, Mark)
+        self.followed += 1
+        assert mark.time
+
+    def point(self) -> object:
+        mark = Mark()
+        assert mark.time
+        return mark
+
+    def reached(self, point: object) -> bool:
+        assert isinstance(point, Mark)
+        return True
+
+    def download(self, address: int, target: Array) -> None:
+        ctypes.memmove(target.ctypes.data, address, target.nbytes)
 
 
 def _flat(step: Attention, id: int, address: int) -> Array:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paren.runtime.cuda.driver_libraries import Visible
-from paren.runtime.cuda.probes import Compiler, Driver, Occupancy, Torch
+from paren.runtime.cuda.probes import Compiler, Connector, Driver, Occupancy, Torch
 
 GIB = 1 << 30
 H200 = Visible(0, "NVIDIA H200", "GPU-1111", (9, 0))
 TORCH = Torch("2.11.0", "13.0", "")
 DRIVER = Driver("580.65.06", (13, 0))
 COMPILER = Compiler("13.2")
+CONNECTOR = Connector("NCCL 2.28.9")
 FREE = Occupancy(138 * GIB, 140 * GIB)
 
 
@@ -28,6 +29,7 @@ class FakeProbes:
     compiled: Compiler = COMPILER
     cublas: str = ""
     cudnn: tuple[int, int, int] | None = (9, 19, 0)
+    nccl: Connector = CONNECTOR
     occupied: Occupancy | None = FREE
 
     def compiler(self, arch: str) -> Compiler:

@@ -70,6 +70,7 @@ class HiddenDevice:
 
     name = "cpu"
     own_memory = True
+    link = None
 
     def __init__(self, threads: int | None = 1, cache: Path | None = None) -> None:
         self.memory = HiddenMemory()

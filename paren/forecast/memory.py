@@ -42,8 +42,9 @@ class MemoryPlan:
     | host | Python's own objects |
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
-    as `inputs`, the training data where it has them, as `data`, and what libraries take for `attention` while it runs.
-    The batches that wait, `saving` and `host` are `host_parts` then; what else libraries take is not the plan's.
+    as `inputs`, the training data where it has them, as `data`, what libraries take for `attention` while it runs, and
+    where cards send each other gradients `exchange` and what this rank has `carried`. The batches that wait, `saving`,
+    `host` and the rest are `host_parts` then; what else libraries take is not the plan's.
     """
 
     parts: Mapping[str, int]
@@ -74,7 +75,6 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
     buffers = _exchange_needs(program, layout)
-    exchange, carried = buffers.bytes, buffers.carried + carried
     inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
     if plans.planning.uploads:  # what fits into one part is held once more while it is sent
         saving += min(HELD, 2 * sum(size for part, size in state.items() if part != "gradients"))
@@ -83,12 +83,17 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
             (library_bytes(s) for p in plans.all.values() for s in p.steps if isinstance(s, Attention)), default=0
         )
         parts |= {"inputs": _read_bytes(program, plans), "data": plans.data_bytes, "attention": attention}
-        exchange += 4 * min(BUCKET, layout.trained) if program.ranks > 1 else 0  # gradients on their way
+        if program.linked:
+            parts |= {"exchange": buffers.on_cards, "carried": buffers.carried}
+            exchange = 0
+        else:
+            exchange = buffers.bytes + (4 * min(BUCKET, layout.trained) if program.ranks > 1 else 0)  # on their way
+            carried += buffers.carried
         saving += COPIES * CHUNK
         host = {"inputs": inputs, "exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
         return MemoryPlan(parts, name, place, host)
     parts |= {"inputs": inputs, "products": _product_bytes(plans)}
-    parts |= {"exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
+    parts |= {"exchange": buffers.bytes, "carried": buffers.carried + carried, "saving": saving, "host": HOST}
     return MemoryPlan(parts, name, place)
 
 

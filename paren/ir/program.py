@@ -274,6 +274,7 @@ class Program:
     ranks: int = 1  # that share the microbatches of a batch evenly
     nodes: int = 1  # that hold equal numbers of these ranks
     rounds: bool = False  # whether gradients are rounded to bfloat16 between nodes
+    linked: bool = False  # whether the ranks' cards send each other gradients themselves
 
     @property
     def scales_loss(self) -> bool:

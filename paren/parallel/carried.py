@@ -13,6 +13,7 @@ import numpy as np
 from paren.ir.op import Array
 from paren.parallel.exchange import Exchange, Floats, owned_ranges
 from paren.parallel.ranks import Ranks
+from paren.runtime.array import AnyArray
 
 ROLE = "carried"  # of its slots in a checkpoint
 NOTHING = np.zeros(0, np.uint8)
@@ -44,28 +45,30 @@ class Carried:
     def gather(self) -> None:
         """Fills `slots` with what all ranks carry now. All ranks call it."""
         for own, of_ranks in self._pieces():
-            received = [NOTHING] * self._ranks.count
-            sent = [NOTHING] * self._ranks.count
+            received: list[AnyArray] = [NOTHING] * self._ranks.count
+            sent: list[AnyArray] = [NOTHING] * self._ranks.count
             if self._ranks.leads:
                 of_ranks[0][...] = own
                 received = [piece.view(np.uint8) for piece in of_ranks]
             else:
-                sent[0] = own.view(np.uint8)
+                sent[0] = np.asarray(own).view(np.uint8)
             self._ranks.groups.every.swap(sent, received)
 
     def spread(self) -> None:
         """Lets every rank carry its part of what is in `slots`. All ranks call it."""
         for own, of_ranks in self._pieces():
-            received = [NOTHING] * self._ranks.count
-            sent = [NOTHING] * self._ranks.count
+            received: list[AnyArray] = [NOTHING] * self._ranks.count
+            sent: list[AnyArray] = [NOTHING] * self._ranks.count
+            values = np.empty(own.shape, np.float32)
             if self._ranks.leads:
-                own[...] = of_ranks[0]
+                values[...] = of_ranks[0]
                 sent = [piece.view(np.uint8) for piece in of_ranks]
             else:
-                received[0] = own.view(np.uint8)
+                received[0] = values.view(np.uint8)
             self._ranks.groups.every.swap(sent, received)
+            own[...] = values
 
-    def _pieces(self) -> Iterator[tuple[Floats, list[Floats]]]:
+    def _pieces(self) -> Iterator[tuple[AnyArray, list[Floats]]]:
         """For each bucket what this rank carries, and on the rank that writes the places of what each rank does."""
         here = self._exchange.within.size
         ranges = [list(owned_ranges(self._length, here, place)) for place in range(here)]

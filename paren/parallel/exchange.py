@@ -1,5 +1,7 @@
 """Sums over ranks in a fixed order. Ranks only send each other bytes: what is added, in which order, is said here.
 
+Vectors lie in host memory and are added by numpy, or on cards, which send and add them (`paren.parallel.cards`).
+
 A vector is summed bucket after bucket. Within a node every rank gets one share of the bucket from all ranks of the node
 and adds them in rank order. With several nodes, the ranks of one place on all nodes do the same with that share: each
 adds a part of it in node order, and the parts are gathered. Then the shares are. That moves the bytes of a ring's
@@ -16,19 +18,19 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.parallel.tree import sum_as_tree
-from paren.runtime.memory import Bytes, allocate
+from paren.runtime.array import AnyArray, AnyBytes, on_host
+from paren.runtime.memory import allocate
 from paren.text.size import show_bytes
 
 Floats = npt.NDArray[np.float32]
-Half = npt.NDArray[np.generic]  # bfloat16
-Number = TypeVar("Number", bound=np.generic)
 BFLOAT16 = DType.BFLOAT16.numpy
 ALIGNED = 16  # elements between the beginnings of two shares: 64 bytes
 BUCKET = 1 << 20  # elements that are summed at a time: what the buffers of an exchange hold
@@ -43,9 +45,78 @@ class Mover(Protocol):
     @property
     def place(self) -> int: ...
 
-    def swap(self, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+    def swap(self, sent: Sequence[AnyArray], received: Sequence[AnyArray]) -> None:
         """`sent[i]` goes to rank i of the group, and what that sends to this rank fills `received[i]`, which is as
-        long. What is at this rank's own place stays where it is."""
+        long. What is at this rank's own place stays where it is. Bytes."""
+
+
+class Sums(Protocol):
+    """The arithmetic of an exchange, on arrays of one kind. `others` holds what the other ranks of a group of n sent,
+    row after row in their order; `own` is this rank's, which has the number `place`. `weight`: what sums are divided
+    by later; with None nothing is carried."""
+
+    def allocate(self, size: int) -> AnyBytes:
+        """Bytes, all 0."""
+
+    def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None:
+        """Replaces float32 by the sum over the ranks, in their order or as a tree."""
+
+    def round(self, own: AnyArray, carried: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        """Fills `rounded`, bfloat16, with a share and what is carried for it, both float32, and carries the rest."""
+
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, carried: AnyArray, weight: float | None) -> None:
+        """Replaces bfloat16 by the sum over the ranks in their order, and carries also what rounding takes off it."""
+
+    def widen(self, rounded: AnyArray, own: AnyArray, carried: AnyArray, weight: float | None) -> None:
+        """Fills `own` with a rounded share, and divides what is carried for it. Of what is not finite, nothing is to be
+        added to later sums."""
+
+
+class HostSums:
+    """The definition, in host memory; shares to be rounded have at most `wide` bytes in float32."""
+
+    def __init__(self, wide: int) -> None:
+        self._wide = allocate(wide).view(np.float32)
+
+    def allocate(self, size: int) -> AnyBytes:
+        return allocate(size)
+
+    def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None:
+        rows = _rows(on_host(own), on_host(others), place)
+        total = sum_as_tree(rows, _add) if tree else functools.reduce(_add, rows)
+        if total is not own:
+            own[...] = total
+
+    def round(self, own: AnyArray, carried: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        value, rest, wide = on_host(own), on_host(carried), self._wide[: own.size]
+        if weight is not None:
+            np.multiply(rest, np.float32(weight), out=wide)
+            np.add(value, wide, out=value)
+        with np.errstate(over="ignore"):
+            rounded[...] = value
+        wide[...] = rounded
+        if weight is not None:
+            np.subtract(value, wide, out=rest)
+
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, carried: AnyArray, weight: float | None) -> None:
+        rows = _rows(on_host(own), on_host(others), place)
+        total = self._wide[: own.size]
+        total[...] = rows[0]
+        for row in rows[1:]:
+            np.add(total, row, out=total)
+        with np.errstate(over="ignore"):
+            own[...] = total
+        if weight is not None:
+            np.subtract(total, on_host(own), out=total)
+            np.add(on_host(carried), total, out=on_host(carried))
+
+    def widen(self, rounded: AnyArray, own: AnyArray, carried: AnyArray, weight: float | None) -> None:
+        own[...] = rounded
+        if weight is not None:
+            rest = on_host(carried)
+            np.divide(rest, np.float32(weight), out=rest)
+            if not np.isfinite(rest.sum()):
+                rest[~np.isfinite(rest)] = 0.0
 
 
 @dataclass
@@ -85,39 +156,41 @@ NO_STEPS = Exchanged()
 
 class Exchange:
     """The sums of one rank over vectors float32[length]. `within` are the ranks of its node, `between` those of the
-    same place on all nodes.
+    same place on all nodes; `sums` is the arithmetic where they lie.
 
     `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, divided by `weight`,
     which is set before each sum, in float32, in the order of the buckets (see `owned_ranges`); empty where sums travel
     exactly. With `tree`, sums are those of `paren.parallel.tree`.
     """
 
-    def __init__(self, within: Mover, between: Mover, length: int, rounds: bool, tree: bool = False) -> None:
-        self._sum: Callable[[Sequence[Floats]], Floats] = _sum_tree if tree else sum_in_order
+    def __init__(
+        self, within: Mover, between: Mover, sums: Sums, length: int, rounds: bool, tree: bool = False
+    ) -> None:
         self.within = within
         self.between = between
         self.traffic = Traffic()
         self.weight = 1.0
         self.buckets = buckets(length)
+        self._sums = sums
+        self._tree = tree
         rounds = rounds and between.size > 1
         needs = Needs.of(length, within.size, between.size, rounds)
-        self._received = allocate(needs.received)
-        self._rounded = allocate(needs.rounded).view(BFLOAT16)
-        self._wide = allocate(needs.wide).view(np.float32)
+        self._received = sums.allocate(needs.received)
+        self._rounded = sums.allocate(needs.rounded).view(BFLOAT16)
         owned = owned_ranges(length, within.size, within.place)
         self._begins = [0]
         for begin, end in owned:
             self._begins.append(self._begins[-1] + end - begin)
-        self.carried = np.zeros(self._begins[-1] if rounds else 0, np.float32)
+        self.carried = sums.allocate(4 * self._begins[-1] if rounds else 0).view(np.float32)
 
-    def carried_in(self, number: int) -> Floats:
+    def carried_in(self, number: int) -> AnyArray:
         """The part of `carried` that belongs to a bucket."""
         return self.carried[self._begins[number] : self._begins[number + 1]]
 
-    def sum_bucket(self, number: int, part: Floats) -> None:
+    def sum_bucket(self, number: int, part: AnyArray) -> None:
         """Replaces one bucket of a vector by its sum over all ranks."""
 
-        def between(own: Floats) -> None:
+        def between(own: AnyArray) -> None:
             if self.carried.size:
                 self._sum_rounded(own, self.carried_in(number))
             elif self.between.size > 1:
@@ -128,63 +201,44 @@ class Exchange:
         else:
             self.traffic.within += self._sum_over(self.within, part, between)
 
-    def _sum_over(self, mover: Mover, part: Floats, also: Callable[[Floats], None] | None = None) -> int:
+    def _sum_over(self, mover: Mover, part: AnyArray, also: Callable[[AnyArray], None] | None = None) -> int:
         """Replaces a part by its sum over the ranks of a group, on which `also` works before they gather it. Gives the
         bytes that this rank sent."""
         shares = _cut(part, mover.size)
         own = shares[mover.place]
-        rows = self._rows(mover, own)
-        mover.swap(_bytes(shares), _bytes(rows))
-        total = self._sum(rows)
-        if total is not own:
-            own[...] = total
+        others = self._others(mover, own)
+        mover.swap(_bytes(shares), _bytes(_among(others, own, mover)))
+        self._sums.add(own, others, mover.place, self._tree)
         if also is not None:
             also(own)
         mover.swap(_bytes([own] * mover.size), _bytes(shares))
         return part.nbytes - own.nbytes + own.nbytes * (mover.size - 1)
 
-    def _sum_rounded(self, own: Floats, carried: Floats) -> None:
+    def _sum_rounded(self, own: AnyArray, carried: AnyArray) -> None:
         """The same between nodes, in bfloat16."""
-        mover = self.between
-        rounded, wide = self._rounded[: own.size], self._wide[: own.size]
-        counts = np.isfinite(self.weight) and self.weight != 0.0  # else the sum is not used, and nothing comes of it
-        if counts:
-            np.multiply(carried, np.float32(self.weight), out=wide)
-            own += wide
-        _round(own, rounded, wide)
-        if counts:
-            np.subtract(own, wide, out=carried)
+        mover, rounded = self.between, self._rounded[: own.size]
+        # A sum without a weight is not used, and nothing comes of it.
+        weight = self.weight if np.isfinite(self.weight) and self.weight != 0.0 else None
+        self._sums.round(own, carried, rounded, weight)
         parts = _cut(rounded, mover.size)
         mine = parts[mover.place]
-        rows = self._rows(mover, mine)
-        mover.swap(_bytes(parts), _bytes(rows))
-        total = wide[: mine.size]
-        total[...] = rows[0]
-        for row in rows[1:]:
-            np.add(total, row, out=total)
-        again = own[: mine.size]  # the whole of `own` is filled below
-        _round(total, mine, again)
-        if counts:
-            total -= again
-            begin = _edges(own.size, mover.size)[mover.place]
-            carried[begin : begin + mine.size] += total
-            carried /= np.float32(self.weight)
-            if not np.isfinite(carried.sum()):  # of what is not finite, nothing is to be added to later sums
-                carried[~np.isfinite(carried)] = 0.0
+        others = self._others(mover, mine)
+        mover.swap(_bytes(parts), _bytes(_among(others, mine, mover)))
+        begin = _edges(own.size, mover.size)[mover.place]
+        self._sums.add_rounded(mine, others, mover.place, carried[begin : begin + mine.size], weight)
         mover.swap(_bytes([mine] * mover.size), _bytes(parts))
-        own[...] = rounded
+        self._sums.widen(rounded, own, carried, weight)
         self.traffic.between += rounded.nbytes - mine.nbytes + mine.nbytes * (mover.size - 1)
 
-    def _rows(self, mover: Mover, own: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
-        """What every rank's share is received in, in rank order; this rank's own is where it is."""
-        others = self._received[: own.nbytes * (mover.size - 1)].view(own.dtype).reshape(mover.size - 1, own.size)
-        return [*others[: mover.place], own, *others[mover.place :]]
+    def _others(self, mover: Mover, own: AnyArray) -> AnyArray:
+        """Where the shares of the other ranks are received, one after another in their order."""
+        return self._received[: own.nbytes * (mover.size - 1)].view(own.dtype)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of the buffers of an exchange: what others sent, a share in bfloat16, and a share that was rounded, as it
-    is then, in float32. `carried`: what rounding took off a rank's shares."""
+    """Bytes of the buffers of an exchange: what others sent, a share in bfloat16, and in host memory a share that was
+    rounded, as it is then, in float32. `carried`: what rounding took off a rank's shares."""
 
     received: int
     rounded: int
@@ -204,29 +258,24 @@ class Needs:
 
     @property
     def bytes(self) -> int:
-        """Of the buffers."""
+        """Of the buffers in host memory."""
         return self.received + self.rounded + self.wide
 
-
-def sum_in_order(parts: Sequence[Floats]) -> Floats:
-    """The sum of parts, the first two first, in place of the first."""
-    return functools.reduce(_add, parts)
-
-
-def _sum_tree(parts: Sequence[Floats]) -> Floats:
-    return sum_as_tree(parts, _add)
+    @property
+    def on_cards(self) -> int:
+        """Of the buffers where cards add: their kernels keep in registers what numpy needs an array for."""
+        return self.received + self.rounded
 
 
-def _add(left: Floats, right: Floats) -> Floats:
-    left += right
+def _rows(own: Array, others: Array, place: int) -> list[Array]:
+    """The rows of all ranks in their order."""
+    rows = list(others.reshape(-1, own.size)) if own.size else []
+    return [*rows[:place], own, *rows[place:]]
+
+
+def _add(left: Array, right: Array) -> Array:
+    np.add(left, right, out=left)
     return left
-
-
-def _round(given: Floats, rounded: Half, wide: Floats) -> None:
-    """Fills `rounded` with the values in bfloat16, and `wide` with those in float32."""
-    with np.errstate(over="ignore"):
-        rounded[...] = given
-    wide[...] = rounded
 
 
 def buckets(length: int) -> list[tuple[int, int]]:
@@ -252,9 +301,15 @@ def _largest(size: int, count: int) -> int:
     return -(-size // count // ALIGNED) * ALIGNED if count > 1 else size
 
 
-def _cut(part: npt.NDArray[Number], count: int) -> list[npt.NDArray[Number]]:
+def _cut(part: AnyArray, count: int) -> list[AnyArray]:
     return [part[begin:end] for begin, end in pairwise(_edges(part.size, count))]
 
 
-def _bytes(arrays: Sequence[npt.NDArray[np.generic]]) -> list[Bytes]:
+def _among(others: AnyArray, own: AnyArray, mover: Mover) -> list[AnyArray]:
+    """The places of all ranks' shares in rank order: this rank's own is where it is."""
+    found = [others[number * own.size : (number + 1) * own.size] for number in range(mover.size - 1)]
+    return [*found[: mover.place], own, *found[mover.place :]]
+
+
+def _bytes(arrays: Sequence[AnyArray]) -> list[AnyArray]:
     return [array.view(np.uint8) for array in arrays]

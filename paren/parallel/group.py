@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from paren.parallel.store import Store
 from paren.parallel.topology import Topology
+from paren.runtime.array import AnyArray, on_host
 from paren.text.errors import first_line
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Group:
         """How many ranks the group has."""
         return len(self.ranks)
 
-    def swap(self, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+    def swap(self, sent: Sequence[AnyArray], received: Sequence[AnyArray]) -> None:
         """`sent[i]` goes to rank i of the group, and what that sends to this rank fills `received[i]`, which is as
         long. What is at this rank's own place stays where it is.
 
@@ -61,7 +62,7 @@ class Group:
         others = [(place, rank) for place, rank in enumerate(self.ranks) if place != self.place]
         with _peers(), self._meeting():
             under_way = [
-                post(torch.from_numpy(arrays[place]), rank, self._group)
+                post(torch.from_numpy(on_host(arrays[place])), rank, self._group)
                 for post, arrays in ((distributed.irecv, received), (distributed.isend, sent))
                 for place, rank in others
                 if arrays[place].size

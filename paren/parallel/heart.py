@@ -125,12 +125,12 @@ class Heart:
             if failure.lives and failure.rank != self.rank:
                 self._kill(read_place(self._store, failure.rank))
             error = failure.error()
+            why = "waited for it" if self._inside else "ends with it"  # an ending may end what it waits in
             if self._tell_agent is not None:
                 self._tell_agent(error)
             for ending in self.endings:
                 ending(error)
             if self._say is not None:
-                why = "waited for it" if self._inside else "ends with it"
                 self._say(f"{error.code}: {error.message} (rank {self.rank} {why})")
         finally:
             os._exit(1)

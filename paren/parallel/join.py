@@ -41,7 +41,9 @@ def joined(topology: Topology, member: Member, stops: Stops) -> Iterator[Ranks]:
         with stops() as heart.joining:
             groups = _make_groups(topology, member, store, heart)
             heart.joining = None
-        yield Ranks(member.rank, topology.ranks, store, groups, heart)
+        ranks = Ranks(member.rank, topology.ranks, store, groups, heart)
+        with ranks.held:
+            yield ranks
     except PeerLost as error:
         with heart.meeting():
             time.sleep(GRACE)

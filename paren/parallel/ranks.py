@@ -11,7 +11,8 @@ import functools
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -48,6 +49,7 @@ class Ranks:
     groups: Groups
     heart: Heart
     carried: Carried | None = None  # what rounding took off, where sums between nodes are rounded
+    held: ExitStack = field(default_factory=ExitStack)  # what ends when the run does, and how the run ended
 
     @property
     def share(self) -> Share:

@@ -63,6 +63,7 @@ class CpuDevice:
 
     name = "cpu"
     own_memory = False
+    link = None
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from paren.plan.plan import Attention, Loop, Product
 from paren.runtime.array import AnyBytes
 from paren.runtime.cuda.probes import MachineProbes, Probes
 from paren.runtime.cuda.requirements import OTHERS, examine_cuda, require_cuda
+from paren.runtime.link import Link
 from paren.runtime.memory import Available
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
@@ -27,6 +28,10 @@ class Device(Protocol):
     name: str
     reason: str  # why this device, when `auto` chose it; else empty
     threads: int
+
+    @property
+    def link(self) -> Link | None:
+        """What exchanges arrays with the devices of other ranks; None where they go through the hosts."""
 
     @property
     def own_memory(self) -> bool:

@@ -19,6 +19,7 @@ from paren.text.errors import InternalError
 class ReferenceDevice:
     name = "reference"
     own_memory = False
+    link = None
     reason = ""
     threads = 1
     target = ""

@@ -139,6 +139,14 @@ register(
     "See what the row says, and what nvidia-smi says of the card; restart the machine if it says nothing.",
 )
 register(
+    "E-DEV-034",
+    "cards exchange gradients through the hosts",
+    "Cards of several ranks send each other gradients through NCCL. It is not there, it does not connect these cards, "
+    "two ranks are on one card, or one has none; the message says which. A run goes on, with the same bits and slower.",
+    "Install nvidia-nccl-cu13, which comes with torch for CUDA, give every rank a card of its own, and where NCCL does "
+    "not connect them set NCCL_DEBUG=INFO: it then says what it tried.",
+)
+register(
     "E-MEM-001",
     "the plan does not fit",
     "The plan of the run needs more memory than is free, or than PAREN_MEMORY allows. Nothing was computed.",

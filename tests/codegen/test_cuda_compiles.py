@@ -6,6 +6,7 @@ import pytest
 from cuda_kernels import kernels_of_examples, kernels_of_operations
 
 from paren.codegen.cuda.emit import PRELUDE, CudaKernel
+from paren.runtime.cuda import sums
 from paren.runtime.cuda.builtin import BUILTIN, NAMES
 from paren.runtime.cuda.nvrtc import Nvrtc
 from paren.runtime.cuda.resources import Resources
@@ -40,3 +41,6 @@ def test_the_kernels_of_every_operation_compile(architecture: str) -> None:
     kernels = kernels_of_operations()
     assert compiled(kernels, architecture).keys() == kernels.keys()
     assert Nvrtc().measure(BUILTIN, architecture).keys() == set(NAMES)
+    assert {name: each.spilled for name, each in Nvrtc().measure(sums.SUMS, architecture).items()} == dict.fromkeys(
+        sums.NAMES, 0
+    )

@@ -9,7 +9,7 @@ import pytest
 from rank_processes import run_ranks
 
 from paren.parallel import exchange as exchanges
-from paren.parallel.exchange import Exchange, Floats, Needs, buckets, owned_ranges
+from paren.parallel.exchange import Exchange, Floats, HostSums, Needs, buckets, owned_ranges
 from paren.parallel.group import Groups
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Patience, Topology
@@ -39,7 +39,8 @@ def exchange_vectors(
     exchanges.BUCKET = bucket
     store = open_store(Address("127.0.0.1", port), nodes * here, rank == 0, 60.0)
     groups = Groups(layout(nodes, here), rank, store, 60.0, nullcontext)
-    exchange = Exchange(groups.within, groups.between, LENGTH, rounds)
+    wide = Needs.of(LENGTH, here, nodes, rounds).wide
+    exchange = Exchange(groups.within, groups.between, HostSums(wide), LENGTH, rounds)
     sums = []
     for step in range(steps):
         vector = given_vector(rank, step)
@@ -102,7 +103,7 @@ def exchange_infinity(rank: int, port: int) -> bytes:
     """The sum of finite vectors after one of vectors that are not."""
     store = open_store(Address("127.0.0.1", port), 2, rank == 0, 60.0)
     groups = Groups(layout(2, 1), rank, store, 60.0, nullcontext)
-    exchange = Exchange(groups.within, groups.between, 5, True)
+    exchange = Exchange(groups.within, groups.between, HostSums(4 * 5), 5, True)
     sum_vector(exchange, np.array([np.inf, np.nan, 3e38, -3e38, 1], np.float32))
     vector = np.ones(5, np.float32)
     sum_vector(exchange, vector)
@@ -121,7 +122,7 @@ class Alone:
 
 
 def test_a_single_rank_moves_nothing() -> None:
-    exchange = Exchange(Alone(), Alone(), LENGTH, True)
+    exchange = Exchange(Alone(), Alone(), HostSums(0), LENGTH, True)
     vector = given_vector(0, 0)
     before = vector.copy()
     sum_vector(exchange, vector)

@@ -57,6 +57,44 @@ class _Function:
     module: c_void_p
 
 
+class _Lane:
+    """A second stream, whose calls take no lock: they touch nothing that a capture is of. It comes before the first
+    where the card has to choose, since others wait for what it does."""
+
+    def __init__(self, card: Card, index: int) -> None:
+        self._card = card
+        self._stream = torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]
+        self.stream = int(self._stream.cuda_stream)
+
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        self._card.start(function, blocks, threads, arguments, self.stream)
+
+    def follow(self, mark: object) -> None:
+        assert isinstance(mark, torch.cuda.Event)
+        self._stream.wait_event(mark)
+
+    def point(self) -> object:
+        return _record(self._stream)
+
+    def reached(self, point: object) -> bool:
+        assert isinstance(point, torch.cuda.Event)
+        try:
+            return bool(point.query())  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise InternalError("cuda", f"an exchange failed: {first_line(error)}") from error
+
+    def download(self, address: int, target: Array) -> None:
+        self._card.enter()
+        self._card.library.call("cuMemcpyDtoHAsync_v2", target.ctypes.data, address, target.nbytes, self.stream)
+        self._card.library.call("cuStreamSynchronize", self.stream)
+
+
+def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
 class Card:
     """The card of that ordinal among those that this process sees. Any thread may move bytes; what a thread does waits
     for a capture that another is making."""
@@ -69,9 +107,10 @@ class Card:
         properties = torch.cuda.get_device_properties(index)
         self.card = str(properties.name)
         self.architecture = f"sm_{properties.major}{properties.minor}"
-        self._cuda = _Cuda(LIBCUDA, _FUNCTIONS)
+        self.identity = str(properties.uuid)
+        self.library = _Cuda(LIBCUDA, _FUNCTIONS)
         self._context = c_void_p()
-        self._cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
+        self.library.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
         torch.cuda.set_device(index)
         self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
@@ -126,24 +165,29 @@ class Card:
         return _Function(function, module)
 
     def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        with self._lock:
+            self.start(function, blocks, threads, arguments, self._stream.cuda_stream)
+
+    def start(self, function: object, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+        """A launch on a stream."""
         assert isinstance(function, _Function)
         values = (c_uint64 * len(arguments))(*arguments)
         first = ctypes.addressof(values)
         pointers = (c_void_p * len(arguments))(*range(first, first + 8 * len(arguments), 8))
-        stream = self._stream.cuda_stream
-        self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+        self.enter()
+        self.library.call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
 
     def copy(self, source: int, target: int, size: int) -> None:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size, self._stream.cuda_stream)
 
     def multiply(self, gemm: Gemm, left: int, right: int, result: int) -> None:
         with self._lock:
-            self._enter()
+            self.enter()
             self._products.multiply(gemm, left, right, result)
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
         with self._lock, torch.cuda.stream(self._stream):
-            self._enter()
+            self.enter()
             try:
                 self._attentions.attend(step, addresses)
             except torch.OutOfMemoryError as refusal:
@@ -202,16 +246,28 @@ class Card:
         self.synchronise()
         return float(begin.elapsed_time(end)) / 1e3
 
+    def lane(self) -> _Lane:
+        return _Lane(self, self._index)
+
+    def mark(self) -> object:
+        with self._lock:
+            return _record(self._stream)
+
+    def seconds(self, first: object, second: object) -> float:
+        assert isinstance(first, torch.cuda.Event)
+        assert isinstance(second, torch.cuda.Event)
+        return float(first.elapsed_time(second)) / 1e3
+
     def synchronise(self) -> None:
         self._call("cuStreamSynchronize", self._stream.cuda_stream)
 
     def _call(self, name: str, *arguments: object) -> None:
         with self._lock:
-            self._enter()
-            self._cuda.call(name, *arguments)
+            self.enter()
+            self.library.call(name, *arguments)
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         """Makes the card's context the calling thread's."""
         if not getattr(self._ready, "entered", False):
-            self._cuda.call("cuCtxSetCurrent", self._context)
+            self.library.call("cuCtxSetCurrent", self._context)
             self._ready.entered = True

@@ -16,6 +16,7 @@ from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.builtin import COPY, COPY_BLOCKS, COPY_THREADS, END
 from paren.runtime.cuda.driver import Compiler, Driver, OutOfMemoryError
 from paren.runtime.cuda.kernels import Emitter, Kernels, Loaded
+from paren.runtime.cuda.link import CardLink
 from paren.runtime.cuda.products import Gemm, gemm_calls
 from paren.runtime.cuda.requirements import RESERVE
 from paren.runtime.cuda.sequence import Work, check_cells, make_sequence
@@ -52,6 +53,7 @@ class CudaDevice:
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
         self._products = " TF32" if tf32 else ""
         self._notes: list[str] = []
+        self.link = CardLink(driver, self._kernels.functions, self.allocate)
 
     @property
     def target(self) -> str:

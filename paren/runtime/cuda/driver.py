@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from paren.ir.op import Array
 from paren.plan.plan import Attention
 from paren.runtime.array import Transfers
 from paren.runtime.cuda.products import Gemm
@@ -12,6 +13,28 @@ from paren.runtime.cuda.products import Gemm
 
 class OutOfMemoryError(Exception):
     """The card refused memory; the text is what it said."""
+
+
+class Lane(Protocol):
+    """A second stream of a card, in whose order things happen beside those of the first. Any thread may call it, also
+    while another makes a capture; nothing of it is captured."""
+
+    stream: int  # as libraries take it
+
+    def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        """As a driver's."""
+
+    def follow(self, mark: object) -> None:
+        """What is started here from now on waits for a mark of the first stream."""
+
+    def point(self) -> object:
+        """A mark of this stream."""
+
+    def reached(self, point: object) -> bool:
+        """Whether all before a point has ended. Raises `InternalError` for what failed."""
+
+    def download(self, address: int, target: Array) -> None:
+        """Fills `target`, after what was started here; waits for it."""
 
 
 class Driver(Transfers, Protocol):
@@ -24,6 +47,7 @@ class Driver(Transfers, Protocol):
 
     card: str  # its name, as "NVIDIA H200"
     architecture: str  # as "sm_90"
+    identity: str  # of this very card, on any machine
 
     @property
     def notes(self) -> Sequence[str]:
@@ -59,6 +83,18 @@ class Driver(Transfers, Protocol):
 
     def synchronise(self) -> None:
         """Waits until everything that was started has ended."""
+
+    def enter(self) -> None:
+        """Makes the card the one that libraries take on this thread."""
+
+    def lane(self) -> Lane:
+        """A second stream."""
+
+    def mark(self) -> object:
+        """A point behind everything that was started up to now."""
+
+    def seconds(self, first: object, second: object) -> float:
+        """The time, by the card's own clock, between two marks that have been reached, of either stream."""
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the card; what this process holds and does not use is free."""

@@ -56,8 +56,12 @@ class Kernels:
         self._compiler = compiler
         self._emitter = emitter
         self._loaded: dict[str, Loaded] = {}
-        image = self._images({"builtin": BUILTIN})["builtin"]
-        self.builtin = {name: driver.load(image, name) for name in NAMES}
+        self.builtin = self.functions(BUILTIN, NAMES)
+
+    def functions(self, text: str, names: Sequence[str]) -> dict[str, object]:
+        """The functions of a text that is no plan's, by their names."""
+        image = self._images({"": text})[""]
+        return {name: self._driver.load(image, name) for name in names}
 
     def load(self, kernels: Sequence[Kernel], by_rows: Sequence[Kernel]) -> None:
         """Makes kernels ready, and those `by_rows` in the form whose units are rows; equal ones once."""

@@ -15,6 +15,8 @@ from typing import Protocol
 from paren.environment import visible_devices
 from paren.runtime.cuda import driver_libraries
 from paren.runtime.cuda.driver_libraries import LIBCUDA, Visible
+from paren.runtime.cuda.nccl import Nccl
+from paren.runtime.link import LinkLost
 from paren.runtime.memory import read_lines
 from paren.text.errors import first_line
 
@@ -45,6 +47,14 @@ class Driver:
 @dataclass(frozen=True)
 class Compiler:
     """NVRTC: its version, empty where it cannot be used, and why it cannot compile, empty where it can."""
+
+    version: str
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Connector:
+    """NCCL: its version, as `NCCL 2.28.9`, empty where it cannot be used, and why."""
 
     version: str
     failure: str = ""
@@ -93,6 +103,10 @@ class Probes(Protocol):
     @property
     def cudnn(self) -> tuple[int, int, int] | None:
         """The version of torch's cuDNN, None without one."""
+
+    @property
+    def nccl(self) -> Connector:
+        """What connects several cards."""
 
     def occupancy(self, card: Visible) -> Occupancy | None:
         """Who holds the memory of a card; None where the driver does not tell."""
@@ -165,6 +179,15 @@ class MachineProbes:
 
         version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         return None if version is None else (version // 10000, version // 100 % 100, version % 100)
+
+    @cached_property
+    def nccl(self) -> Connector:
+        import torch  # noqa: F401  see cublas
+
+        try:
+            return Connector(Nccl().version)
+        except LinkLost as error:
+            return Connector("", str(error))
 
     def occupancy(self, card: Visible) -> Occupancy | None:
         usage = driver_libraries.usage_of(card.uuid)

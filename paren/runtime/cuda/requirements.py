@@ -1,7 +1,7 @@
 """What CUDA needs: each requirement, judged in order from what the probes found.
 
-A finding without a code is a requirement that holds. The first that fails stops a run. Two never do: cuDNN, which
-attention takes where it is there, and other processes on the card.
+A finding without a code is a requirement that holds. The first that fails stops a run. Three never do: cuDNN, which
+attention takes where it is there, NCCL, which several cards take, and other processes on the card.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LEAST_TORCH = (2, 10)
 LEAST_CUDA = (13, 0)
 LEAST_DRIVER = 580  # the first with CUDA 13
 OTHERS = "E-DEV-032"  # the code of the finding that names other processes on a card
+UNCONNECTED = "E-DEV-034"  # of what keeps cards from sending each other gradients
 LEAST_CAPABILITY = (8, 0)
 LEAST_CUDNN = (9, 13)
 RESERVE = 1 << 30  # bytes of a card that stay free for CUDA and its libraries
@@ -194,6 +195,14 @@ def _judge_attention(probes: Probes, _ordinal: int) -> Finding:
     return Finding("cuDNN", reason, "E-DEV-030", (), "pip install --upgrade torch", needed=False)
 
 
+def _judge_connector(probes: Probes, _ordinal: int) -> Finding:
+    found = probes.nccl
+    if found.version:
+        return Finding("NCCL", found.version.removeprefix("NCCL "))
+    reason = f"{found.failure}; gradients of several cards go through the hosts"
+    return Finding("NCCL", reason, UNCONNECTED, (), "pip install nvidia-nccl-cu13", needed=False)
+
+
 def _judge_memory(probes: Probes, ordinal: int) -> Finding:
     card = probes.cards[ordinal]
     occupancy = probes.occupancy(card)
@@ -226,6 +235,7 @@ _REQUIREMENTS: tuple[tuple[str, tuple[str, ...], _Judge], ...] = (
     ("NVRTC", (), _judge_compiler),
     ("cuBLAS", ("torch",), _judge_products),
     ("cuDNN", ("torch",), _judge_attention),
+    ("NCCL", ("torch",), _judge_connector),
     ("GPU memory", ("ordinal",), _judge_memory),
     ("other processes", ("ordinal",), _judge_others),
 )

@@ -62,7 +62,7 @@ int cuMemsetD8Async(uint64_t target, unsigned char byte, size_t size, void *stre
   memset((void *)target, byte, size);
   return 0;
 }
-int cuStreamSynchronize(void *stream) { return stream == (void *)0x7300000000 ? 0 : 700; }
+int cuStreamSynchronize(void *stream) { return (int64_t)stream >> 1 == 0x7300000000 >> 1 ? 0 : 700; }
 int cuGetErrorName(int error, const char **name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : 0;
   return 0;

@@ -25,6 +25,37 @@ STREAM, CONTEXT, FUNCTION, HANDLE = 0x7300000000, 0x7000000000, 0x7200000000, 0x
 F32, F64, BF16 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16
 
 
+class Event:
+    """An event of torch's that notes where it was recorded; it is reached at the second look."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.looks = 0
+
+    def record(self, stream: object) -> None:
+        self.stream = stream
+
+    def query(self) -> bool:
+        self.looks += 1
+        if self.looks > 2:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return self.looks > 1
+
+    def elapsed_time(self, other: Event) -> float:
+        assert isinstance(other, Event)
+        return 250.0
+
+
+class SecondStream:
+    cuda_stream = STREAM + 1
+
+    def __init__(self) -> None:
+        self.awaited: list[object] = []
+
+    def wait_event(self, event: object) -> None:
+        self.awaited.append(event)
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stub") / "stub.so"
@@ -41,9 +72,10 @@ def stub(library: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch, "zeros", lambda size, dtype, device: zeros(size, dtype=dtype))
     for name, replacement in (
         ("init", lambda: None),
-        ("get_device_properties", lambda index: SimpleNamespace(name="Stub", major=9, minor=0)),
+        ("get_device_properties", lambda index: SimpleNamespace(name="Stub", major=9, minor=0, uuid="11-22")),
         ("set_device", lambda index: None),
-        ("Stream", lambda index: stream),
+        ("Stream", lambda index, priority=0: SecondStream() if priority else stream),
+        ("Event", Event),
         ("graph_pool_handle", lambda: (0, 0)),
         ("stream", lambda stream: nullcontext()),
     ):
@@ -103,6 +135,49 @@ def test_a_failure_has_the_name_of_its_call(stub: SimpleNamespace) -> None:
     with pytest.raises(InternalError) as caught:
         opened.multiply(wrong, 0, 0, 0)
     assert str(caught.value) == "internal error in cuda: cublasGemmEx_64: CUBLAS_STATUS_INVALID_VALUE"
+
+
+def test_a_second_stream(stub: SimpleNamespace) -> None:
+    """Its work is in it and waits for marks of the first; no call of it waits for the lock of a capture."""
+    opened = Card(0)
+    lane = opened.lane()
+    function = opened.load(b"\x7fELF...", "k_1")
+    (first, _), found = opened.allocate(4), np.zeros(1, np.float32)
+    opened.upload(np.array([5], np.float32), first)
+    stub.words()
+    mark = opened.mark()
+    assert isinstance(mark, Event)
+    assert mark.stream is stub.stream
+    done: list[object] = []
+
+    def work() -> None:
+        lane.follow(mark)
+        lane.launch(function, 3, 256, (0, 0, 7, first, first))
+        point = lane.point()
+        done.extend([point, lane.reached(point), lane.reached(point)])
+        with pytest.raises(InternalError) as caught:
+            lane.reached(point)
+        done.append(str(caught.value))
+
+    with opened._lock:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    point, *rest = done
+    assert rest == [
+        False,
+        True,
+        "internal error in cuda: an exchange failed: CUDA error: an illegal memory access was encountered",
+    ]
+    assert isinstance(point, Event)
+    stream = point.stream
+    assert isinstance(stream, SecondStream)
+    assert stream.awaited == [mark]
+    assert stub.words() == [CONTEXT, FUNCTION, 3, 1, 1, 256, 1, 1, 0, STREAM + 1, 0, 0, 0, 7, first, first]
+    lane.download(first, found)
+    assert found[0] == 5
+    assert opened.seconds(mark, point) == 0.25
+    assert opened.identity == "11-22"
 
 
 def test_every_thread_enters_the_context_once(stub: SimpleNamespace) -> None:

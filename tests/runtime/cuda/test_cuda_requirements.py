@@ -13,7 +13,7 @@ from fake_probes import GIB, H200, FakeProbes, several
 from paren.inspect import machine
 from paren.inspect.examination import NOTE, PASS, Row
 from paren.runtime.cuda.device import CudaDevice
-from paren.runtime.cuda.probes import Compiler, Driver, MachineProbes, Occupancy, Torch
+from paren.runtime.cuda.probes import Compiler, Connector, Driver, MachineProbes, Occupancy, Torch
 from paren.runtime.cuda.requirements import examine_cuda, require_cuda
 from paren.runtime.cuda.visible import describe_mask
 from paren.runtime.device import open_device
@@ -230,6 +230,7 @@ def test_what_is_enough() -> None:
         "NVRTC": "13.2, compiles for sm_90",
         "cuBLAS": "loaded with torch",
         "cuDNN": "9.19.0",
+        "NCCL": "2.28.9",
         "GPU memory": "138 GiB of 140 GiB are free",
         "other processes": "none on the card",
     }
@@ -249,6 +250,15 @@ def test_what_stops_nothing_and_is_said() -> None:
         "cuDNN was not found: attention takes torch's flash attention instead",
         "other processes hold 1 GiB of NVIDIA H200",
     ]
+    missing = Connector("", "NCCL cannot be loaded: libnccl.so.2: no such file")
+    _, findings = require_cuda("cuda", 0, replace(FINE, nccl=missing))
+    assert [(finding.code, finding.detail, finding.fix) for finding in findings if finding.code] == [
+        (
+            "E-DEV-034",
+            "NCCL cannot be loaded: libnccl.so.2: no such file; gradients of several cards go through the hosts",
+            "pip install nvidia-nccl-cu13",
+        )
+    ]
     _, findings = require_cuda("cuda", 0, replace(FINE, occupied=None))
     assert findings[-2].detail == "the driver does not tell before the device is opened"
 
@@ -264,6 +274,7 @@ def test_the_doctor_looks_at_all_that_can_be_looked_at() -> None:
         Row("cuda: NVRTC", PASS, "13.2, compiles for sm_80"),
         Row("cuda: cuBLAS", NOTE, "not looked at: torch comes first", "E-DEV-020"),
         Row("cuda: cuDNN", NOTE, "not looked at: torch comes first", "E-DEV-020"),
+        Row("cuda: NCCL", NOTE, "not looked at: torch comes first", "E-DEV-020"),
         Row("cuda: GPU memory", NOTE, "not looked at: driver comes first", "E-DEV-023"),
         Row("cuda: other processes", NOTE, "not looked at: driver comes first", "E-DEV-023"),
     ]
