@@ -90,7 +90,7 @@ class Combination:
         rounds: bool,
         tree: bool,
         views: Callable[[Floats], Mapping[str, Array]],
-        cards: Cards | None = None,
+        cards: Cards | None,
     ) -> Combination:
         """For gradients of `length` elements. `rounds`: they travel in bfloat16 between nodes. `tree`: sums are to be
         the same on other numbers of ranks. `views` gives the parameters' parts of a vector of gradients."""
