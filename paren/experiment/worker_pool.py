@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any, Self
 
 from paren.experiment.events import NOTICE, SAID, Event, Tell
@@ -84,51 +84,78 @@ def run_workers(
 
     A job whose worker ended in it, by what the job did, is given to `fail`, and another worker takes the place; so is
     one in which a second worker was killed (memory may have run out). What somebody killed is free for the others."""
-    told: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    workers: list[_Process] = []
-    killed: Counter[int] = Counter()
+    pool = _Pool(variables, tell, fail)
     passed_on = False
 
     def kill() -> None:
-        for worker in workers:
-            worker.end()
+        pool.end()
         sweep()
         before()
 
     before, signals.at_once = signals.at_once, kill
     try:
         for number, place in enumerate(places):
-            own = replace(order, how=replace(order.how, device=place.device), share=place.share)
-            workers.append(_Process(number, own, variables, told.put))
+            pool.start(number, replace(order, how=replace(order.how, device=place.device), share=place.share))
         while True:
             stop = signals.received
-            if stop is not None and not passed_on:
+            if stop is None:
+                pool.settle_deaths()
+            elif not passed_on:
                 passed_on = True
-                for worker in workers:
-                    worker.stop(stop)
-            for place_number, worker in enumerate(workers):
-                death = worker.death()
-                if death is None or stop is not None:
-                    continue
-                killed[death.job] += death.killed
-                if not death.killed or killed[death.job] > 1:
-                    fail(death)
-                else:
-                    text = f"worker {death.worker} {death.how}; its job is free for the others"
-                    tell(Event(-1, SAID, text=text))
-                if not death.killed:
-                    worker.end()
-                    workers[place_number] = _Process(death.worker, worker.order, variables, told.put)
-            ended = all(worker.has_ended() for worker in workers)
-            try:
-                while True:
-                    tell(told.get(timeout=0 if ended else PAUSE))
-            except queue.Empty:
-                if ended:
-                    return
+                pool.stop(stop)
+            if pool.hear():
+                return
     finally:
         signals.at_once = before
-        for worker in workers:
+        pool.end()
+
+
+@dataclass
+class _Pool:
+    """The workers of a launch, by their places. `killed`: how many workers were killed in each job."""
+
+    variables: Mapping[str, str]
+    tell: Tell
+    fail: Callable[[Death], None]
+    workers: list[_Process] = field(default_factory=list)
+    told: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    killed: Counter[int] = field(default_factory=Counter)
+
+    def start(self, number: int, order: Order) -> None:
+        self.workers.append(_Process(number, order, self.variables, self.told.put))
+
+    def settle_deaths(self) -> None:
+        """Tells what becomes of the jobs that workers ended in, and gives the places of those that a job ended to
+        others."""
+        for place, worker in enumerate(self.workers):
+            death = worker.death()
+            if death is None:
+                continue
+            self.killed[death.job] += death.killed
+            if death.killed and self.killed[death.job] == 1:
+                text = f"worker {death.worker} {death.how}; its job is free for the others"
+                self.tell(Event(-1, SAID, text=text))
+            else:
+                self.fail(death)
+            if not death.killed:
+                worker.end()
+                self.workers[place] = _Process(death.worker, worker.order, self.variables, self.told.put)
+
+    def hear(self) -> bool:
+        """Passes on what workers say, until they say nothing for a while; gives whether all have ended."""
+        ended = all(worker.has_ended() for worker in self.workers)
+        try:
+            while True:
+                self.tell(self.told.get(timeout=0 if ended else PAUSE))
+        except queue.Empty:
+            return ended
+
+    def stop(self, number: signal.Signals) -> None:
+        for worker in self.workers:
+            worker.stop(number)
+
+    def end(self) -> None:
+        for worker in self.workers:
             worker.end()
 
 
@@ -162,7 +189,7 @@ class _Process:
         try:
             self._process.stdin.write(order.to_line() + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # it has ended already, and `has_ended` says how
+        except BrokenPipeError:  # it has ended already, and `death` says how
             return
 
     def _listen(self, stream: IO[str], hear: Callable[[str], None]) -> threading.Thread:

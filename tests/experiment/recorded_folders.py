@@ -91,7 +91,6 @@ def write_study(
     settings: Mapping[str, Json],
     steps: int = 100,
     program: str = "ratio.paren",
-    metrics: bool = True,
     plots: bool = True,
 ) -> list[Path]:
     """A study whose jobs are all done: one factor at a time, crossed with the cohort. Gives the jobs' folders."""
@@ -125,8 +124,7 @@ def write_study(
         write_json(folder / "job.json", job)
         status = {"state": "done", "stage": None, "started": time(order), "updated": time(order + 1.7)}
         write_json(folder / "status.json", {**status, "seconds": {"training": 90.0, "coverage": 12.0}})
-        if metrics:
-            write_json(folder / "metrics.json", _metrics(order, rate))
+        write_json(folder / "metrics.json", _metrics(order, rate))
         if plots:
             write_drawing(folder / "plots/posterior/posterior.svg", f"job {order}")
         jobs.append(folder)
