@@ -56,11 +56,12 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
-def read_from_arrays(path: Path) -> None:
-    """Lets a study that `write_study` wrote read its data from `d.npz`, all of which is for training."""
+def read_from_arrays(path: Path, *files: str) -> None:
+    """Lets a study that `write_study` wrote read its data from files of arrays, all of which are for training."""
     text = path.read_text()
     begin, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    arrays = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
+    named = " ".join(f'"{file}"' for file in files)
+    arrays = f"(arrays {named} :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))"
     path.write_text(f"{text[:begin]}{arrays}\n{text[end:]}")
 
 

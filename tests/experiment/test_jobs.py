@@ -235,7 +235,7 @@ def test_a_plan_of_data_that_are_not_read(tmp_path: Path) -> None:
     """Data known by their content: what was recorded counts as long as they have not changed."""
     path, out = write_study(tmp_path / "s", "(defsweep (rate 1e-3))"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
-    read_from_arrays(path)
+    read_from_arrays(path, "d.npz")
     assert [job.model for job in api.load(path).plan(out).jobs] == ["to make"] * 2
     train(path, out)
     plan = api.load(path).plan(out)
@@ -266,10 +266,8 @@ def test_a_plan_of_a_first_training_that_was_interrupted(tmp_path: Path) -> None
     """No job was ever done, so nothing but the job's own folder names the data that it had."""
     path, out = write_study(tmp_path / "s"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
-    text = path.read_text()
-    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    form = '(arrays "d.npz" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
-    path.write_text((text[:start] + form + text[end:]).replace(":steps 4", ":steps 30000 :log-every 1000"))
+    read_from_arrays(path, "d.npz")
+    path.write_text(path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000"))
     train(path, out, stop_at(1, signal.SIGTERM))
     (job,) = api.load(path).plan(out).jobs
     assert (job.model, job.steps, (job.step or 0) > 0) == ("to make", 30000, True)
@@ -350,7 +348,7 @@ def test_data_that_are_too_few_for_one_configuration(tmp_path: Path) -> None:
     path, out = write_study(tmp_path / "s", "(def batch 8) (defsweep (batch 80))"), tmp_path / "out"
     np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
     path.write_text(path.read_text().replace(":batch 8", ":batch batch"))
-    read_from_arrays(path)
+    read_from_arrays(path, "d.npz")
     with pytest.raises(ParenError) as raised:
         train(path, out)
     assert "split train has 40 samples, fewer than one batch of 80" in raised.value.notes[0].message

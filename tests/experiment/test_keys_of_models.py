@@ -107,7 +107,7 @@ def test_how_it_is_computed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_bytes_of_data_count(tmp_path: Path) -> None:
     """Also where size and time are the same."""
     path = write_study(tmp_path)
-    read_from_arrays(path)
+    read_from_arrays(path, "d.npz")
     keys = set()
     for value in (1, 2):
         np.savez(tmp_path / "d.npz", x=np.full((40, 2), value, np.float32), y=np.ones(40, np.float32))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiment.studies import PLAIN, Shown, write_study
+from experiment.studies import PLAIN, Shown, read_from_arrays, write_study
 
 import paren
 from paren import api
@@ -22,10 +22,7 @@ from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
 from paren.train.state import Json
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_job_that_another_file_has_done_meanwhile_is_done_too(tmp_path: Path) -> None:
@@ -77,10 +74,8 @@ def metric(model):
 
 
 def test_a_file_that_changes_while_a_function_reads_it(tmp_path: Path) -> None:
-    path, out = (
-        write_study(tmp_path, text=PLAIN.replace(":rows rows", ':rows rows :files ("table.csv")')),
-        tmp_path / "o",
-    )
+    text = PLAIN.replace(":rows rows", ':rows rows :files ("table.csv")')
+    path, out = write_study(tmp_path, text=text), tmp_path / "o"
     path.write_text(path.read_text() + '(defmetric last (python "data.py" metric :files ("table.csv")) :needs (model))')
     (tmp_path / "data.py").write_text(CHANGES)
     (tmp_path / "table.csv").write_text("1")
@@ -95,10 +90,7 @@ def test_a_file_that_changes_while_a_function_reads_it(tmp_path: Path) -> None:
 
 def test_an_array_that_changes_during_a_training(tmp_path: Path) -> None:
     path, out = write_study(tmp_path), tmp_path / "o"
-    text = path.read_text()
-    start, end = text.index('  (python "data.py" pairs'), text.index("(defmodel")
-    form = '(arrays "x.npy" "y.npy" :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))'
-    path.write_text(f"{text[:start]}{form}\n{text[end:]}")
+    read_from_arrays(path, "x.npy", "y.npy")
     np.save(tmp_path / "x.npy", np.ones((40, 2), np.float32))
     np.save(tmp_path / "y.npy", np.ones(40, np.float32))
 

@@ -24,9 +24,7 @@ def end(model, replica):
 FORMS = '(defcohort (replica 0 1 2))(defmetric last (python "f.py" end :replica replica) :needs (model))'
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write(folder: Path, how: str) -> Path:
