@@ -249,7 +249,6 @@ class Optimizers:
         type_ = TensorType(DType.FLOAT32, shape)
         span, session, site = rule.span, self.session, Site(rule.span)
         with session.tracing(trace), session.shown_at(span):
-            count = len(session.errors)
 
             def tensor(label: str, role: str, of: TensorType) -> Tensor:
                 return Tensor(builder.input(label, of, role, span), False, span)
@@ -261,7 +260,7 @@ class Optimizers:
             rate = self._rate(rule, update, site)
             result = rule.step(parameter, gradient, update, moments)
             if result is POISON:
-                raise session.errors[-1] if len(session.errors) > count else ParenError("E-OPT-002", "no update", span)
+                raise session.errors[-1]  # which says what made it so
             labels = ("parameter", *rule.moments)
             if not isinstance(result, tuple) or len(result) != len(labels):
                 raise ParenError(

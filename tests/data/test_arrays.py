@@ -144,6 +144,13 @@ def test_wrong_files_are_named(opened: Opener) -> None:
     assert (code, message.split(":")[0]) == ("E-DATA-006", "y.parquet is not a Parquet file")
 
 
+def test_a_file_that_may_not_be_read(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(opened, "y.npy", np.zeros(3))
+    monkeypatch.setattr("paren.data.paths.os.access", lambda *_: False)  # as for another user's file; root may all
+    found = refusal(lambda: opened(data_form("arrays", "y.npy", fields=(Y,))))
+    assert found == ("E-DATA-021", "y.npy cannot be read: permission denied")
+
+
 def test_fields_that_do_not_fit_are_all_named_at_once(opened: Opener) -> None:
     save_archive(opened, "d.npz", x=np.zeros((3, 4)), y=np.zeros(3), flag=np.zeros(3, np.int8), s=np.array(["a"] * 3))
     fields = (X, Y, field("flag", "bool"), field("s", "int32"))
