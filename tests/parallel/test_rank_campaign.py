@@ -35,7 +35,6 @@ from rank_runs import (
     write_experiment,
 )
 
-END = 300  # steps that the runs are compared after, more than a disturbed one gets to
 STEPS = 30  # within which a fault comes
 ENDLESS = ("--set", "epochs=2000", "--set", "evaluate=3", "--stacking", "1")
 PACE = "sleep0.05@{}:steps"
@@ -58,14 +57,10 @@ def under_torchrun(file: Path, out: Path, *arguments: str, fault: str = "") -> l
 LAYOUTS: dict[str, Layout] = {"nodes": on_two_nodes, "torchrun": under_torchrun}
 
 
-def undisturbed(file: Path, layout: str) -> dict[str, bytes]:
-    return complete(file, file.parent / f"undisturbed on {layout}", layout)
-
-
-def complete(file: Path, out: Path, layout: str, *arguments: str) -> dict[str, bytes]:
-    """The parameters at `END`."""
+def complete(file: Path, out: Path, layout: str, steps: int, *arguments: str) -> dict[str, bytes]:
+    """The parameters after so many steps."""
     nodes = 2 if layout == "nodes" else 1
-    return parameters(train_on_ranks(4, file, out, *ENDLESS, "--steps", str(END), *arguments, nodes=nodes))
+    return parameters(train_on_ranks(4, file, out, *ENDLESS, "--steps", str(steps), *arguments, nodes=nodes))
 
 
 def find_rank(processes: list[Started], rank: int) -> int:
@@ -143,13 +138,15 @@ def steps_of(out: Path) -> int:
     return int(found[-1]) if found else 0
 
 
-def run_rounds(folder: Path, plan: list[tuple[str, list[str]]]) -> None:
-    """Runs, each on a layout with faults of these kinds one after another, that in the end are as if undisturbed."""
+def run_rounds(folder: Path, plan: list[tuple[str, list[str]]], steps: int) -> None:
+    """Runs, each on a layout with faults of these kinds one after another, that in the end are as if undisturbed:
+    after `steps`, which are more than a disturbed one gets to."""
     seed = int(os.environ.get("SEED", secrets.randbelow(1 << 32)))
     print(f"SEED={seed}")
     chance = random.Random(seed)
     file = write_experiment(folder)
-    wanted = {layout: undisturbed(file, layout) for layout in {layout for layout, _ in plan}}
+    layouts = {layout for layout, _ in plan}
+    wanted = {layout: complete(file, folder / f"undisturbed on {layout}", layout, steps) for layout in layouts}
     times: dict[str, list[float]] = {kind: [] for kind in FAULTS}
     for number, (layout, kinds) in enumerate(plan):
         out = folder / f"run {number}"
@@ -157,7 +154,7 @@ def run_rounds(folder: Path, plan: list[tuple[str, list[str]]]) -> None:
             told, seconds = disturb(chance, file, out, layout, kind)
             print(f"run {number}: {told}, {seconds:.1f} s", flush=True)
             times[kind].append(seconds)
-        assert complete(file, out, layout, "--resume", "auto") == wanted[layout], f"run {number}"
+        assert complete(file, out, layout, steps, "--resume", "auto") == wanted[layout], f"run {number}"
     for kind, found in times.items():
         if found:
             late = sum(seconds > (FROZEN if kind == "stop" else GONE) for seconds in found)
@@ -165,7 +162,7 @@ def run_rounds(folder: Path, plan: list[tuple[str, list[str]]]) -> None:
 
 
 def test_a_few_faults_at_random_moments(tmp_path: Path) -> None:
-    run_rounds(tmp_path, [("nodes", ["kill"]), ("torchrun", ["stop"])])
+    run_rounds(tmp_path, [("nodes", ["kill"]), ("torchrun", ["stop"])], 120)
 
 
 @pytest.mark.long
@@ -173,4 +170,4 @@ def test_a_few_faults_at_random_moments(tmp_path: Path) -> None:
 def test_faults_at_random_moments(tmp_path: Path, layout: str) -> None:
     """25 rounds on each layout."""
     kinds = list(FAULTS)
-    run_rounds(tmp_path, [(layout, [kinds[(run + round) % 3] for round in range(5)]) for run in range(5)])
+    run_rounds(tmp_path, [(layout, [kinds[(run + round) % 3] for round in range(5)]) for run in range(5)], 300)
