@@ -57,7 +57,7 @@ class _Stages:
 
 
 class Combination:
-    """Adds gradients, losses and weights over the ranks: the engine's `Combine`. `cards`: what sends and adds gradients
+    """Adds gradients, losses and weights over the ranks, for the engine. `cards`: what sends and adds gradients
     that lie on cards; without them the hosts do."""
 
     def __init__(
