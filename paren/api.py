@@ -28,6 +28,7 @@ from paren.inspect.stages import SHOWN
 from paren.ir.program import Program, Value
 from paren.lang.elaborate import elaborate
 from paren.lang.value import show
+from paren.parallel.cards import refusal_of, through_hosts
 from paren.parallel.topology import find_topology
 from paren.parallel.visible import ordinal_of, visible_devices
 from paren.pipeline import Planning
@@ -156,8 +157,10 @@ class Experiment:
         limits = limits_of(opened, environment.cache) if opened.target else None
         target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
         shared = shared_program(self.program, topology)
-        if topology.ranks > 1 and opened.link is not None and not opened.link.refusal:
-            shared = replace(shared, linked=True)
+        if topology.ranks > 1 and opened.link is not None:
+            refusal = refusal_of(opened.link, environment.by_hosts)
+            opened.link.unused = through_hosts(refusal) if refusal else ""
+            shared = replace(shared, linked=not refusal)
         planning, plans = Planning(patterns, traits=traits_of(opened.name)), lambda: self.plans
         first = first_candidate(shared, planning, target.memory, plans if shared is self.program else None)
         choice = predict(first, stacking, target.memory, target.limits)

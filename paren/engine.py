@@ -52,6 +52,7 @@ from paren.text.source import Span
 from paren.train.engine import StepSeries, StepSums
 from paren.train.profile import Profile
 
+STAGES = 16  # of a step on a card, at most
 # What the graphs of a step tell each other, next to the state.
 REGISTERS = {
     LOSS: WHOLE,
@@ -208,6 +209,8 @@ class CompiledEngine:
             if self.program.rounds:
                 ends = [max(end, weighed) for end in ends]
         cuts = sorted({*ends, len(tasks)} - {0})
+        if self.device.own_memory:  # each stage is a graph of its own there, which takes time to start and to capture
+            cuts = cuts[:: -max(1, -(-len(cuts) // STAGES))][::-1]
         self._stages = [self.device.sequence(tasks[begin:end]) for begin, end in pairwise([0, *cuts])]
         combine.prepare(self._gradients, self._divisor, [bisect_left(cuts, end) + 1 if end else 0 for end in ends])
 

@@ -19,6 +19,7 @@ import platformdirs
 from paren.text.errors import ParenError, nearest
 
 PREFIX = "PAREN_"
+CARD_GRADIENTS = "PAREN_CARD_GRADIENTS"
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"B": 1} | {
@@ -106,6 +107,12 @@ VARIABLES = (
         "The type in which gradients travel between nodes; bf16 halves the bytes and carries what rounding takes off.",
     ),
     Variable(
+        CARD_GRADIENTS,
+        "`nccl` or `hosts`",
+        "`nccl`, where it connects the cards",
+        "The way of gradients from card to card; `hosts` is slower, for a machine on which NCCL stands still.",
+    ),
+    Variable(
         "PAREN_DATA",
         "a folder",
         "the folder of the paren file",
@@ -142,13 +149,15 @@ AGENT_FILE = "TORCHELASTIC_ERROR_FILE"  # where a rank tells torchrun of its err
 @dataclass(frozen=True)
 class Environment:
     """The variables' values. `memory` is in bytes; None where a variable is unset and has no fixed default. `ranks`:
-    those that say which ranks there are, as they are written, torchrun's included."""
+    those that say which ranks there are, as they are written, torchrun's included. `by_hosts`: whether gradients of
+    cards are to go through the hosts."""
 
     device: str
     memory: int | None
     cache: Path
     data: Path | None
     ranks: Mapping[str, str] = field(default_factory=dict)
+    by_hosts: bool = False
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -168,6 +177,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         ranks={
             name: given[name] for name in (*OF_RANKS, *LAUNCHED, AGENT_STORE, AGENT_FILE) if given.get(name, "").strip()
         },
+        by_hosts=_goes_by_hosts(values.get(CARD_GRADIENTS) or "nccl"),
     )
 
 
@@ -268,6 +278,14 @@ def _check_name(name: str) -> None:
         f"unknown environment variable {name}{suggestion}",
         fix=f"unset it; paren reads {', '.join(known)}",
     )
+
+
+def _goes_by_hosts(value: str) -> bool:
+    if value not in ("nccl", "hosts"):
+        raise ParenError(
+            "E-ENV-002", f"{CARD_GRADIENTS} is `{value}`, which is no way of gradients", fix="set it to nccl or hosts"
+        )
+    return value == "hosts"
 
 
 def _existing_folder(name: str, value: str) -> Path:

@@ -190,7 +190,7 @@ def train_program(
     cards = None
     if ranks is not None:
         view.notice(_describe_sharing(shared.run, ranks.count))
-        cards, said = ranks.held.enter_context(connected(ranks, opened.link))
+        cards, said = ranks.held.enter_context(connected(ranks, opened.link, environment.by_hosts))
         shared = replace(shared, linked=cards is not None)
         if said:
             view.notice(said)

@@ -25,6 +25,7 @@ from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array
 from paren.ir.types import DType, TensorType, holds_floats
+from paren.parallel.visible import visible_devices
 from paren.pipeline import Planning, plan_graph
 from paren.plan.plan import Matrix, Product
 from paren.plan.traits import CUDA
@@ -383,6 +384,16 @@ def check_runs(checks: Checks, device: CudaDevice) -> None:
             said.append(check())
 
 
+def check_ranks(checks: Checks, device: CudaDevice) -> None:
+    """Where there are two cards or more: runs on two of them."""
+    if visible_devices("cuda").count < 2:
+        print("     one card: nothing goes between cards", flush=True)
+        return
+    for case in gpu_runs.CASES[:2]:
+        with checks.check(f"{case.name}, on two cards: by NCCL as through the hosts") as said:
+            said += gpu_runs.compare_ways(case)
+
+
 def check_speed(checks: Checks, device: CudaDevice) -> None:
     """The workloads against their peers, one round each, most wanted first; the figures are in `bench/results/`."""
     with checks.check(f"comparisons of {' '.join(COMPARED)}") as said:
@@ -397,6 +408,7 @@ def check_speed(checks: Checks, device: CudaDevice) -> None:
 PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {
     "verbs": check_verbs,
     "runs": check_runs,
+    "ranks": check_ranks,
     "speed": check_speed,
 }
 

@@ -7,6 +7,8 @@ what it found instead.
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from paren import load
+from paren.environment import inherited_variables
 from paren.train.read_run import read_annotations, read_metrics, read_weights
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +114,35 @@ def repeat_and_resume(case: Case) -> str:
     if len(set(digests)) != 1:
         raise Wrong(f"three runs gave the digests {[each[:12] for each in digests]}")
     return f"three runs gave {digests[0][:12]}"
+
+
+def compare_ways(case: Case) -> list[str]:
+    """On two cards NCCL and the hosts end with the same bits, and a run that was cut does; what each said of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        outs = {name: Path(folder) / name for name in ("nccl", "hosts", "cut")}
+        said = [f"{way}: {line}" for way in ("nccl", "hosts") for line in _train_on_two(case, outs[way], way, STEPS)]
+        _train_on_two(case, outs["cut"], "nccl", STEPS // 3)
+        _train_on_two(case, outs["cut"], "nccl", STEPS, "--resume", "latest")
+        digests = [digest(out) for out in outs.values()]
+    if len(set(digests)) != 1:
+        raise Wrong(f"three runs gave the digests {[each[:12] for each in digests]}; {'; '.join(said)}")
+    if not any("from card to card by NCCL" in line for line in said):
+        raise Wrong("; ".join(said))
+    return said
+
+
+def _train_on_two(case: Case, out: Path, way: str, steps: int, *more: str) -> list[str]:
+    """A run on the first two cards; its lines about the exchange."""
+    settings = {**case.settings, "steps": STEPS}
+    command = [sys.executable, "-m", "paren", "run", str(case.file), "--out", str(out), "--device", "cuda"]
+    command += ["--steps", str(steps), *(["--variant", case.variant] if case.variant else []), *more]
+    for name, value in settings.items():
+        command += ["--set", f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"]
+    variables = inherited_variables() | {"PAREN_DEVICES": "0,1", "PAREN_CARD_GRADIENTS": way}
+    done = subprocess.run(command, env=variables, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise Wrong(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+    return [line.strip() for line in done.stderr.splitlines() if line.startswith(("exchange", "E-DEV-034"))]
 
 
 def keep_to_the_plan(variant: str, precision: str, steps: int = 6) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 
+from paren.environment import CARD_GRADIENTS
 from paren.parallel.group import Group, Meeting, PeerLost
 from paren.parallel.ranks import PAUSE, Ranks
 from paren.runtime.array import AnyArray
@@ -67,11 +68,13 @@ class Cards:
 
 
 @contextmanager
-def connected(ranks: Ranks, link: Link | None) -> Iterator[tuple[Cards | None, str]]:
-    """A block in which the cards of all ranks are connected, as far as they can be, and a line that says what is; empty
-    where no rank has a card. If the block is left by an error, what is under way ends."""
-    cards, said = _connect(ranks, link)
+def connected(ranks: Ranks, link: Link | None, by_hosts: bool) -> Iterator[tuple[Cards | None, str]]:
+    """A block in which the cards of all ranks are connected, as far as they can be and are not to go `by_hosts`, and a
+    line that says what is; empty where no rank has a card. If the block is left by an error, what is under way ends."""
+    cards, said = _connect(ranks, link, by_hosts)
     if cards is None:
+        if link is not None:
+            link.unused = said
         yield None, said
         return
     ranks.heart.endings.append(lambda _: cards.link.abort())
@@ -83,25 +86,30 @@ def connected(ranks: Ranks, link: Link | None) -> Iterator[tuple[Cards | None, s
     cards.link.close()
 
 
-def _connect(ranks: Ranks, link: Link | None) -> tuple[Cards | None, str]:
-    facts = {} if link is None else {"refusal": link.refusal, "card": link.identity}
-    if link is not None and not link.refusal:
+def _connect(ranks: Ranks, link: Link | None, by_hosts: bool) -> tuple[Cards | None, str]:
+    facts = {} if link is None else {"refusal": refusal_of(link, by_hosts), "card": link.identity}
+    if link is not None and not facts["refusal"]:
         facts["version"] = link.version
     every = [json.loads(text) for text in ranks.texts(json.dumps(facts))]
     if link is None and not any(every):
         return None, ""
     reason = _refusal(every)
     if link is None or reason:
-        return None, _through_hosts(reason)
+        return None, through_hosts(reason)
     invitation = bytes.fromhex(ranks.texts(link.invite().hex() if ranks.leads else "")[0])
     reasons = ranks.texts(_join(ranks, link, invitation))
     reason = next((f"on rank {rank}: {each}" for rank, each in enumerate(reasons) if each), "")
     if reason:
         link.abort()
-        return None, _through_hosts(reason)
+        return None, through_hosts(reason)
     meeting, groups = ranks.heart.meeting, ranks.groups
     cards = Cards(link, CardGroup(link, groups.within, meeting), CardGroup(link, groups.between, meeting), meeting)
     return cards, f"exchange   from card to card by {link.version}"
+
+
+def refusal_of(link: Link, by_hosts: bool) -> str:
+    """Why a card is not to be connected, as far as it alone knows; empty if nothing speaks against it."""
+    return f"{CARD_GRADIENTS} is `hosts`" if by_hosts else link.refusal
 
 
 def _refusal(every: Sequence[dict[str, str]]) -> str:
@@ -119,7 +127,8 @@ def _refusal(every: Sequence[dict[str, str]]) -> str:
     return ""
 
 
-def _through_hosts(reason: str) -> str:
+def through_hosts(reason: str) -> str:
+    """The line that says why cards do not send each other gradients."""
     return f"{UNCONNECTED}: gradients of the cards go through the hosts, which is slower: {reason}"
 
 

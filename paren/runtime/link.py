@@ -19,6 +19,8 @@ class Link(Protocol):
     The arithmetic is that of `paren.parallel.exchange.Sums`.
     """
 
+    unused: str  # why arrays go through the hosts although there is one, as a line of a report; empty if they do not
+
     @property
     def refusal(self) -> str:
         """Why this device has none, in words; empty where it has one."""

@@ -142,7 +142,8 @@ register(
     "E-DEV-034",
     "cards exchange gradients through the hosts",
     "Cards of several ranks send each other gradients through NCCL. It is not there, it does not connect these cards, "
-    "two ranks are on one card, or one has none; the message says which. A run goes on, with the same bits and slower.",
+    "two ranks are on one card, one has none, or PAREN_CARD_GRADIENTS says so; the message says which. A run goes on, "
+    "with the same bits and slower.",
     "Install nvidia-nccl-cu13, which comes with torch for CUDA, give every rank a card of its own, and where NCCL does "
     "not connect them set NCCL_DEBUG=INFO: it then says what it tried.",
 )

@@ -9,21 +9,26 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from defined_kernels import defined_device
+from fake_nccl import fake_library
 from plan_costs import plan_cost
 
 import paren
+from paren import api
 from paren.api import Experiment
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.stacking import Candidate, make_candidate, most_stacked
 from paren.inspect.explain import Explanation, explain
 from paren.inspect.screen import HEIGHT, WIDTH, draw_short, show_scaled
+from paren.parallel.topology import Visible
 from paren.pipeline import Planning
 from paren.plan.cost import Cost, step_cost
 from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Copy, Launch, Plan, Product
 from paren.plan.traits import CUDA
+from paren.runtime.cuda import nccl
 from paren.text.size import show_bytes
 from paren.text.source import Source, Span
 from paren.train.files import Files
@@ -404,3 +409,26 @@ def test_the_report_is_of_one_of_the_ranks_that_are_asked_for(
     assert report.program.ranks == 2
     assert report.memory.parts["exchange"] > 0
     assert re.search(r"\bexchange [0-9]", str(report))
+
+
+def test_the_report_of_a_rank_says_whether_cards_exchange_gradients(
+    gpt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    monkeypatch.setenv("PAREN_DEVICES", "0,1")
+    monkeypatch.setattr(api, "visible_devices", lambda name: Visible("cuda", 2, ""))
+    monkeypatch.setattr(api, "limits_of", lambda device, cache: None)
+    monkeypatch.setattr(api, "open_device", lambda *_: defined_device()[0])
+    monkeypatch.setattr(nccl, "find_nccl", fake_library)
+    report = gpt.explain(device="cuda", stacking=1)
+    assert report.memory.parts["exchange"] > 0
+    assert report.memory.host_parts["exchange"] == 0
+    assert report.fallbacks == ()
+    monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl-of-nobody.so.2")
+    report = gpt.explain(device="cuda", stacking=1)
+    assert report.memory.host_parts["exchange"] > 0
+    assert "exchange" not in report.memory.parts
+    assert report.fallbacks == (
+        "E-DEV-034: gradients of the cards go through the hosts, which is slower: NCCL cannot be loaded: "
+        "libnccl-of-nobody.so.2: cannot open shared object file: No such file or directory",
+    )

@@ -15,7 +15,7 @@ from defined_kernels import defined_device
 from fake_nccl import fake_library
 
 import paren
-from paren import run
+from paren import engine, run
 from paren.parallel import exchange, join
 from paren.parallel.cards import CardGroup
 from paren.parallel.combination import Combination, Read
@@ -48,12 +48,12 @@ class How:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a rank: the stages of a step, whether cards summed, the bytes that were used of a card and those
-    planned."""
+    """What was seen of a rank: the stages of a step, whether cards summed, the bytes that the exchange has of the card
+    and those that are planned for it."""
 
     stages: int
     on_cards: bool
-    used: int
+    bytes: int
     planned: int
 
 
@@ -70,26 +70,31 @@ def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) 
     run.open_device = lambda *_: device  # type: ignore[assignment]
     run.visible_devices = lambda name: Visible("cuda", 8, "")  # type: ignore[assignment]
     combinations: list[tuple[Combination, int]] = []
+    taken: list[int] = []
     prepare = Combination.prepare
 
     def prepared(
         made: Combination, gradients: AnyArray, weight: Callable[[Read], float], stages: Sequence[int]
     ) -> None:
         combinations.append((made, max(stages)))
+        before = card.used
         prepare(made, gradients, weight, stages)
+        taken.append(card.used - before)
 
     Combination.prepare = prepared  # type: ignore[method-assign]
     if not how.stages:
         Executable.last_steps = lambda self, arrays: [len(self.tasks)] * len(arrays)  # type: ignore[method-assign]
     if rank == 1:
+        engine.STAGES = 2
         strike(how)
     if how.lost:
         join.GRACE = 0.5
     experiment = paren.load(file, set=how.set)
     experiment.run(out=out, device="cuda", stacking=1, steps=how.steps, resume=how.resume)
     (made, stages) = combinations[-1]
-    planned = json.loads((Path(out) / "report" / "lowering.json").read_text())["memory"]["planned"]
-    return Seen(stages, made.on_cards, card.most_used(), planned)
+    parts = json.loads((Path(out) / "report" / "lowering.json").read_text())["memory"]["parts"]
+    planned = parts.get("exchange", 0) + parts.get("carried", 0)
+    return Seen(stages, made.on_cards, taken[-1], planned)
 
 
 def strike(how: How) -> None:

@@ -28,6 +28,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "PAREN_MEMORY": "1.5GiB",
         "PAREN_CACHE": str(tmp_path / "cache"),
         "PAREN_DATA": str(tmp_path),
+        "PAREN_CARD_GRADIENTS": "hosts",
     }
     ranks = {
         "PAREN_DEVICES": "0",
@@ -41,7 +42,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         "PAREN_LAUNCHER": "here:1",
     }
     assert variables.keys() | ranks.keys() == {variable.name for variable in VARIABLES}
-    wanted = Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path, ranks)
+    wanted = Environment("auto", 3 * 2**29, tmp_path / "cache", tmp_path, ranks, by_hosts=True)
     assert read_environment(variables | ranks) == wanted
 
 
@@ -98,3 +99,16 @@ def test_wrong_values(tmp_path: Path) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text, "--memory") == size
+
+
+def test_the_way_of_gradients() -> None:
+    assert [read_environment({"PAREN_CARD_GRADIENTS": value}).by_hosts for value in ("", "nccl", " hosts ")] == [
+        False,
+        False,
+        True,
+    ]
+    assert failure({"PAREN_CARD_GRADIENTS": "gloo"}) == (
+        "E-ENV-002",
+        "PAREN_CARD_GRADIENTS is `gloo`, which is no way of gradients",
+        "set it to nccl or hosts",
+    )

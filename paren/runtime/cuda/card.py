@@ -71,9 +71,11 @@ class _Lane:
 
     def follow(self, mark: object) -> None:
         assert isinstance(mark, torch.cuda.Event)
+        self._card.enter()
         self._stream.wait_event(mark)
 
     def point(self) -> object:
+        self._card.enter()
         return _record(self._stream)
 
     def reached(self, point: object) -> bool:

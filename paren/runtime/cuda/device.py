@@ -69,7 +69,8 @@ class CudaDevice:
 
     @property
     def notes(self) -> Sequence[str]:
-        return (*self._notes, *self.driver.notes, *self._kernels.cache.notes, *((self.others,) if self.others else ()))
+        said = (note for note in (self.others, self.link.unused) if note)
+        return (*self._notes, *self.driver.notes, *self._kernels.cache.notes, *said)
 
     def available(self) -> Available:
         """What may still be allocated on the card."""

@@ -33,6 +33,7 @@ class CardLink:
         self._driver = driver
         self._load = load
         self.allocate = allocate
+        self.unused = ""
         self._communicator: Communicator | None = None
 
     @cached_property
