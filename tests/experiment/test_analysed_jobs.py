@@ -84,6 +84,10 @@ def test_a_study_is_trained_and_analysed(tmp_path: Path, workers: int | None) ->
         assert (job.parent / "plots" / "curve" / "curve.png").is_file()
     assert len(list(out.glob("runs/*/plots/members/*.png"))) == 3
     assert len(list(out.glob("plots/rates/*.png"))) == 1
+    sources = json.loads((out / "study.json").read_bytes())["sources"]
+    assert [Path(name).name for name in sources] == ["study.paren", "analysis.py", "data.py"]
+    assert sources[str(path.parent / "analysis.py")]["text"] == FUNCTIONS
+    assert "figure, axes = plt.subplots()" in paren.report(out).read_text()
     before, view = files_below(out), Shown()
     api.load(path).run(out, progress=view)
     assert view.events == []
