@@ -144,6 +144,8 @@ LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the ranks' store
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # Gloo's own: the interfaces it listens on, with commas between
 AGENT_FILE = "TORCHELASTIC_ERROR_FILE"  # where a rank tells torchrun of its error
+AGENT_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # how often torchrun started the ranks anew
+OF_AGENT = (AGENT_STORE, AGENT_FILE, AGENT_ATTEMPT)
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         memory=parse_size(memory, "PAREN_MEMORY") if memory else None,
         cache=Path(cache).expanduser() if cache else Path(platformdirs.user_cache_dir("paren")),
         data=_existing_folder("PAREN_DATA", data) if data else None,
-        ranks={
-            name: given[name] for name in (*OF_RANKS, *LAUNCHED, AGENT_STORE, AGENT_FILE) if given.get(name, "").strip()
-        },
+        ranks={name: given[name] for name in (*OF_RANKS, *LAUNCHED, *OF_AGENT) if given.get(name, "").strip()},
         by_hosts=_goes_by_hosts(values.get(CARD_GRADIENTS) or "nccl"),
     )
 

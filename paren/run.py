@@ -128,6 +128,7 @@ def run_program(
             if topology.member is None:
                 outcome = train_program(program, options, how, view, signals, topology, None, plans)
             else:
+                signals.follow(quiet=topology.member.launcher is not None or topology.member.rank > 0)
                 with joined(topology, topology.member, signals.heard_at_once) as ranks:
                     ranks.heart.endings.append(lambda _: view.end())
                     outcome = train_program(program, options, how, view, signals, topology, ranks)
@@ -147,7 +148,6 @@ def start_ranks(
 ) -> Run:
     """Trains a program on ranks that this process starts, as `run_program` does. `say` shows a line about them."""
     shared_program(program, topology)  # what cannot be shared out is refused before any rank starts
-    _refuse_rounding(program, read_environment().ranks)
     command = _command(program, overrides, options, how)
     try:
         code = launch(topology, command, inherited_variables(), lambda: signals.received, say)
@@ -206,9 +206,11 @@ def train_program(
     if ranks is not None:
         ranks.doing(PREPARING)
     digest = run_digest(program, data)
+    sums = "bf16" if shared.rounds else "f32"
     combine = None
     if ranks is not None:
-        facts = {"the experiment": digest, **how.facts, **options.facts, **options.versions}
+        facts = {"the program's digest": program_identity(program), "the data's digest": data.identity}
+        facts |= {"the type of gradients between nodes": sums, **how.facts, **options.facts, **options.versions}
         compare_facts(ranks, facts, here)
         tree = shared.run.reproducible_over is not None
         layout = lay_out(shared)
@@ -220,7 +222,7 @@ def train_program(
         environment.cache,
         free.bytes if ranks is not None else allowed,
         how.stacking,
-        device_identity(opened, how.patterns, topology),
+        device_identity(opened, how.patterns, replace(topology, exchange=sums)),
         options.versions,
         options.out,
         view,
@@ -288,12 +290,13 @@ def shared_program(program: Program, topology: Topology) -> Program:
     ranks = topology.ranks
     if ranks == 1:
         return program
+    _refuse_rounding(program, read_environment().ranks)
     if "microbatches" not in program.run.spans:
         program = elaborate_again(program, microbatches=ranks)
     split_evenly(program.run.microbatches, ranks)
     if program.run.reproducible_over is not None:
         leaves_of(program.run.reproducible_over, ranks)
-    rounds = topology.exchange == "bf16" and topology.nodes > 1
+    rounds = topology.exchange == "bf16" and topology.nodes > 1 and program.run.reproducible_over is None
     return replace(program, ranks=ranks, nodes=topology.nodes, rounds=rounds)
 
 

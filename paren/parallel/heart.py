@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from paren.parallel.failure import Failure, describe_cause, read_failure
-from paren.parallel.sign import INTERVAL, OVER, PREPARING, Place, Sign, read_place
+from paren.parallel.sign import INTERVAL, OVER, PREPARING, Place, Sign, read_place, read_stopped, tell_stopped
 from paren.parallel.store import Store
 from paren.parallel.watch import FROZEN, Watch
 from paren.text.errors import ParenError
@@ -104,8 +104,10 @@ class Heart:
             joining = self.joining
             code = joining() if joining is not None else None
             if code is not None:
-                os._exit(code)  # without all ranks nothing can be agreed on, and nothing is there to be saved
+                self._stop_joining(code)
             try:
+                if joining is not None and (code := read_stopped(self._store)) is not None:
+                    os._exit(code)
                 self._tell()
                 if self._watch is not None:
                     self._watch.look()
@@ -118,6 +120,13 @@ class Heart:
                 failure = Failure(0, "its host", self._sign().where, f"its store has been gone for {FROZEN:g} s")
             if failure is not None and failure != self._told:
                 self._end(failure)
+
+    def _stop_joining(self, code: int) -> None:
+        """Ends this process: without all ranks nothing can be agreed on, and nothing is there to be saved."""
+        try:
+            tell_stopped(self._store, code)
+        finally:
+            os._exit(code)
 
     def _end(self, failure: Failure) -> None:
         """Ends this process, whatever its other threads do, and even if what it still wants to tell fails."""

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from paren.environment import GLOO_INTERFACE
@@ -16,7 +16,7 @@ from paren.parallel.heart import Heart
 from paren.parallel.interface import choose_interface
 from paren.parallel.ranks import FACTS, Ranks
 from paren.parallel.route import describe_route
-from paren.parallel.store import Store, open_store
+from paren.parallel.store import Store, open_store, reach_store
 from paren.parallel.topology import Member, Topology
 from paren.parallel.watch import Watch
 from paren.text.errors import Note, ParenError
@@ -35,10 +35,14 @@ def joined(topology: Topology, member: Member, stops: Stops) -> Iterator[Ranks]:
     An exchange that another rank left is not the cause of anything: then it waits to be ended by its heart, which hears
     of the cause.
     """
-    store, own = _open_stores(topology, member)
-    heart = _give_heart(topology, member, own)
+    parent = member.launcher if member.launcher is not None else os.getppid() if member.served else None
+    with ExitStack() as joining:
+        asked = joining.enter_context(stops())
+        store, own = _open_stores(topology, member, lambda: _end_if_left(parent, asked()))
+        heart = _give_heart(topology, member, own, parent)
+        heart.joining, resting = asked, joining.pop_all()
     try:
-        with stops() as heart.joining:
+        with resting:
             groups = _make_groups(topology, member, store, heart)
             heart.joining = None
         ranks = Ranks(member.rank, topology.ranks, store, groups, heart)
@@ -58,12 +62,23 @@ def joined(topology: Topology, member: Member, stops: Stops) -> Iterator[Ranks]:
     groups.close()
 
 
-def _open_stores(topology: Topology, member: Member) -> tuple[Store, Store]:
+def _end_if_left(parent: int | None, code: int | None) -> None:
+    """Ends this process before it has joined: nobody is left to answer to, or a stop was asked for."""
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+    if code is not None:
+        os._exit(code)
+
+
+def _open_stores(topology: Topology, member: Member, look: Callable[[], None]) -> tuple[Store, Store]:
     """The store, twice: for the training, and for the signs of life, which nothing may keep waiting."""
     limit, serves = topology.patience.join, member.rank == 0 and not member.served
     try:
-        store = open_store(member.meeting, topology.ranks, serves, limit)
-        return store, open_store(member.meeting, topology.ranks, False, limit)
+        if serves:
+            store = open_store(member.meeting, topology.ranks, True, limit)
+        else:
+            store = reach_store(member.meeting, topology.ranks, limit, look, member.attempt)
+        return store, reach_store(member.meeting, topology.ranks, limit, look, member.attempt)
     except RuntimeError as error:
         raise ParenError(
             "E-DP-007",
@@ -91,15 +106,14 @@ def _make_groups(topology: Topology, member: Member, store: Store, heart: Heart)
         ) from error
 
 
-def _give_heart(topology: Topology, member: Member, store: Store) -> Heart:
+def _give_heart(topology: Topology, member: Member, store: Store, parent: int | None) -> Heart:
     """The heart of this rank. Where no launcher of paren's watches, ranks do: each whether the next one lives, and the
     first whether any is stuck."""
     rank, count = member.rank, topology.ranks
     if member.launcher is not None:
-        return Heart(rank, store, parent=member.launcher)
+        return Heart(rank, store, parent=parent)
     watched = range(count) if rank == 0 else [(rank + 1) % count]
     watch = Watch(store, watched, topology.patience, say if rank == 0 else None, near=True)
-    parent = os.getppid() if member.served else None
     return Heart(rank, store, watch, parent, lambda error: _tell_agent(error, member.error_file), say)
 
 

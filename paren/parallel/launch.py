@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from paren.parallel.failure import Failure, describe_end, read_failure
-from paren.parallel.meet import leave, leave_failed, lost, meet
-from paren.parallel.sign import INTERVAL, read_sign
+from paren.parallel.meet import Stopped, leave, leave_failed, lost, meet
+from paren.parallel.sign import INTERVAL, OVER, read_sign, read_stopped, tell_stopped
 from paren.parallel.store import Store
 from paren.parallel.topology import OF_NODES, Address, Topology
 from paren.parallel.watch import FROZEN, Watch
@@ -51,13 +51,21 @@ def launch(
     `variables`: of the ranks' environment. `received` gives a stop signal that came. `say` shows a line. Raises
     E-DP-008 if a rank fails, E-DP-007 for nodes that do not come or leave, E-DP-006 for nodes that do not fit together.
     """
-    store, address = meet(topology)
+    try:
+        store, address = meet(topology, received)
+    except Stopped as stopped:
+        say("stopped before step 1")
+        return stopped.code
     said = [tempfile.TemporaryFile() for _ in topology.devices]  # noqa: SIM115  # closed below
-    ranks = [_start(topology, place, command, variables, address, file) for place, file in enumerate(said)]
+    ranks: list[_Rank] = []
     leads = topology.node == 0
     watch = Watch(store, range(topology.ranks), topology.patience, say, near=False) if leads else None
     try:
+        for place, file in enumerate(said):
+            ranks.append(_start(topology, place, command, variables, address, file))
         code = _wait(store, ranks, watch, received)
+        if code and received() is None:
+            say("stopped, as a rank or another node was asked to")
         leave(topology, store)
         return code
     except _Failed as failed:
@@ -71,7 +79,8 @@ def launch(
             if rank.process.poll() is None:
                 rank.process.kill()
             rank.process.wait()
-            rank.said.close()
+        for file in said:
+            file.close()
 
 
 def _start(
@@ -122,20 +131,22 @@ def _wait(
         number = received()
         if number is not None and not passed_on:
             passed_on = True
+            tell_stopped(store, 128 + number)
             for rank in ranks:
                 if rank.process.poll() is None:
                     os.kill(rank.process.pid, number)
         _look(store, ranks, watch)
         codes = [rank.process.poll() for rank in ranks]
         if all(code is not None for code in codes):
-            return max(code or 0 for code in codes)
+            return max(_exit_code(code) for code in codes if code is not None)
         time.sleep(PAUSE)
 
 
 def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
     """Raises _Failed if a rank of this node, or of another, has failed."""
     for rank in ranks:
-        if rank.process.poll() not in (None, 0, *STOPPED):
+        code = rank.process.poll()
+        if code is not None and not _may_end(store, rank, code):
             _record(store, rank, ranks, _ending(rank), lives=False)
         elif _is_stopped(rank):
             _record(store, rank, ranks, f"it gave no sign of life for {FROZEN:g} s", lives=True)
@@ -144,6 +155,19 @@ def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
     failure = read_failure(store)
     if failure is not None:
         raise _Failed(failure)
+
+
+def _may_end(store: Store, rank: _Rank, code: int) -> bool:
+    """Whether a rank that has ended with an exit code was done, or was stopped before all had joined."""
+    if read_sign(store, rank.number).phase == OVER:
+        return code in (0, *STOPPED)
+    stopped = read_stopped(store)
+    return stopped is not None and _exit_code(code) == stopped
+
+
+def _exit_code(code: int) -> int:
+    """That of a process, also if it was ended by a signal, as a shell counts."""
+    return code if code >= 0 else 128 - code
 
 
 def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, lives: bool) -> None:

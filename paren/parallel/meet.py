@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from paren.parallel.failure import Failure, describe_cause, read_failure
 from paren.parallel.route import describe_route
-from paren.parallel.sign import NEVER
-from paren.parallel.store import Store, open_store
+from paren.parallel.sign import NEVER, read_stopped, tell_stopped
+from paren.parallel.store import Store, open_store, reach_store
 from paren.parallel.topology import Address, Topology
 from paren.text.errors import Note, ParenError, first_line
 
@@ -21,10 +22,19 @@ HEARING = 5.0  # seconds in which the other nodes hear of a failure
 NODE, DONE, LATE = "node", "node done", "node late"  # keys
 
 
-def meet(topology: Topology) -> tuple[Store, Address]:
-    """The store of the run and its address, once every node is there.
+class Stopped(Exception):
+    """A stop was asked for before all nodes had come; `code` is the exit code of all of them."""
 
-    Raises E-DP-007 if a node is not, E-DP-006 if one differs from node 0, E-DP-008 if one failed meanwhile.
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def meet(topology: Topology, received: Callable[[], signal.Signals | None]) -> tuple[Store, Address]:
+    """The store of the run and its address, once every node is there. `received` gives a stop signal that came.
+
+    Raises `Stopped` if one came to any node, E-DP-007 if a node is not there, E-DP-006 if one differs from node 0,
+    E-DP-008 if one failed meanwhile.
     """
     patience = topology.patience.join
     if topology.nodes == 1:
@@ -32,8 +42,16 @@ def meet(topology: Topology) -> tuple[Store, Address]:
         return store, Address(LOOPBACK, store.port)
     address = topology.rendezvous
     assert address is not None  # several nodes have one
+
+    def heed() -> None:
+        if (number := received()) is not None:
+            raise Stopped(128 + number)
+
     try:
-        store = open_store(address, topology.ranks, topology.node == 0, patience)
+        if topology.node == 0:
+            store = open_store(address, topology.ranks, True, patience)
+        else:
+            store = reach_store(address, topology.ranks, patience, heed)
     except RuntimeError as error:
         raise _not_reached(topology, address, error) from error
     own = {
@@ -43,8 +61,13 @@ def meet(topology: Topology) -> tuple[Store, Address]:
         "host": socket.gethostname(),
     }
     try:
-        _arrive(topology, store, own)
-        _wait_for_nodes(topology, store, address)
+        try:
+            _arrive(topology, store, own, heed)
+            _wait_for_nodes(topology, store, address, heed)
+        except Stopped as stopped:
+            tell_stopped(store, stopped.code)
+            leave_failed(topology, store)
+            raise
     except RuntimeError as error:
         raise lost(error) from error
     return store, address
@@ -89,13 +112,13 @@ def _wait_for_ends(topology: Topology, store: Store, limit: float, *, failed: bo
     deadline = time.monotonic() + limit
     others = range(topology.nodes) if topology.node == 0 else ()
     while True:
-        missing = [node for node in others if not store.check([f"{DONE}/{node}"])]
+        missing = [node for node in others if store.check([f"{NODE}/{node}"]) and not store.check([f"{DONE}/{node}"])]
         if not missing or time.monotonic() > deadline or (not failed and read_failure(store) is not None):
             return missing
         time.sleep(PAUSE)
 
 
-def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None:
+def _arrive(topology: Topology, store: Store, own: Mapping[str, object], heed: Callable[[], None]) -> None:
     """Tells of this node, and compares it with node 0."""
     text = json.dumps(own)
     other = store.compare_set(f"{NODE}/{topology.node}", "", text)
@@ -107,6 +130,7 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None
             fix="give every node its own PAREN_NODE_RANK",
         )
     while not store.check([f"{NODE}/0"]):
+        heed()
         time.sleep(PAUSE)
     first = json.loads(store.get(f"{NODE}/0"))
     words = {"nodes": "PAREN_NODES", "devices": "the number of devices", "exchange": "PAREN_NODE_GRADIENTS"}
@@ -123,7 +147,7 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object]) -> None
             raise error
 
 
-def _wait_for_nodes(topology: Topology, store: Store, address: Address) -> None:
+def _wait_for_nodes(topology: Topology, store: Store, address: Address, heed: Callable[[], None]) -> None:
     """Returns once every node is there. Node 0 decides that it has waited long enough, and lets the others know."""
     deadline = time.monotonic() + topology.patience.join
     while True:
@@ -135,6 +159,9 @@ def _wait_for_nodes(topology: Topology, store: Store, address: Address) -> None:
         missing = [node for node in range(topology.nodes) if node not in hosts]
         if not missing:
             return
+        heed()
+        if (code := read_stopped(store)) is not None:
+            raise Stopped(code)
         failure = read_failure(store)
         late = time.monotonic() > deadline and topology.node == 0
         if late:

@@ -70,6 +70,17 @@ class Sign:
 
 
 NEVER = Sign(-1, None, -1, False, JOINING)
+STOPPED = "stopped"  # the key of the exit code with which all end, where a stop was asked for before all had joined
+
+
+def tell_stopped(store: Store, code: int) -> None:
+    """Lets everybody who has not joined yet end with an exit code."""
+    store.set(STOPPED, str(code))
+
+
+def read_stopped(store: Store) -> int | None:
+    """That exit code, if a stop was asked for."""
+    return int(store.get(STOPPED)) if store.check([STOPPED]) else None
 
 
 def read_sign(store: Store, rank: int) -> Sign:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paren.environment import AGENT_FILE, AGENT_STORE, LAUNCHED
+from paren.environment import AGENT_ATTEMPT, AGENT_FILE, AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
 from paren.text.size import count_of
 
@@ -34,7 +34,7 @@ class Address:
 class Member:
     """This process as one of several ranks; `meeting` is where the ranks' store is, which the launcher serves, or else
     the first rank. `launcher`: the process of paren that started this one, None if torchrun did, which reads what went
-    wrong from `error_file`."""
+    wrong from `error_file`. `attempt`: how often torchrun has started the ranks anew, with the store they had."""
 
     rank: int
     local_rank: int
@@ -42,6 +42,7 @@ class Member:
     served: bool
     launcher: int | None = None
     error_file: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def find_topology(variables: Mapping[str, str], visible: Visible, ordinal: int |
     Raises E-DP-001 for devices, E-DP-005 for the variables of nodes, E-DP-009 where two sources of ranks disagree.
     """
     given = {name: value.strip() for name, value in variables.items() if value.strip()}
-    launched = "RANK" in given and "WORLD_SIZE" in given
+    launched = _is_launched(given)
     listed = _listed(given, visible)
     if launched:
         found = _launched(given, listed, visible)
@@ -173,6 +174,19 @@ def _devices(message: str, visible: Visible) -> ParenError:
 # Launched by torchrun -----------------------------------------------------------------------------------------------
 
 
+def _is_launched(given: Mapping[str, str]) -> bool:
+    """Whether a launcher has started this process as a rank. One that says so by half is refused: the process would
+    train alone, beside others that do."""
+    for name, other, alone in (("RANK", "WORLD_SIZE", "0"), ("WORLD_SIZE", "RANK", "1")):
+        if given.get(name, alone) != alone and other not in given:
+            raise ParenError(
+                "E-DP-009",
+                f"{name} is `{given[name]}`, and {other} is not set",
+                fix="start with torchrun, which sets them all, or unset RANK and WORLD_SIZE",
+            )
+    return "RANK" in given and "WORLD_SIZE" in given
+
+
 def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible: Visible) -> Topology:
     missing = [name for name in LAUNCHED if name not in given]
     if missing:
@@ -210,7 +224,8 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     served = given.get(AGENT_STORE) == "True"
     launcher = _whole(given, "PAREN_LAUNCHER") if "PAREN_LAUNCHER" in given else None
     address = Address(given["MASTER_ADDR"], port)
-    member = Member(rank, local, address, served, launcher, given.get(AGENT_FILE, "")) if ranks > 1 else None
+    attempt = _whole(given, AGENT_ATTEMPT) if AGENT_ATTEMPT in given and served and launcher is None else 0
+    member = Member(rank, local, address, served, launcher, given.get(AGENT_FILE, ""), attempt) if ranks > 1 else None
     exchange = _exchange(given, visible)
     return Topology(ranks // here, rank // here, devices, None, _patience(given), exchange, member)
 

@@ -6,14 +6,17 @@ Whoever watches counts seconds only while it runs itself, so a machine that slep
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paren.parallel.failure import Failure
 from paren.parallel.sign import BRIEF, INTERVAL, JOINING, NEVER, OVER, Place, Sign, read_place, read_sign
 from paren.parallel.store import Store
 from paren.parallel.topology import Patience
+from paren.runtime.host import stopped_sibling
 
 FROZEN = 10.0  # seconds without a sign after which a rank counts as frozen
 GONE = 2.0  # after which its process is looked for, where no launcher does so
@@ -77,12 +80,28 @@ class Watch:
 
     def _find_frozen(self) -> None:
         for rank, seen in self._seen.items():
-            if seen.sign.count < 0 or seen.sign.phase == OVER:
+            if seen.sign.phase == OVER:
+                continue
+            if seen.sign.count < 0:
+                if self._near:
+                    self._find_missing(rank, seen)
                 continue
             if seen.silent > FROZEN:
                 self._record(rank, f"it gave no sign of life for {FROZEN:g} s")
             elif self._near and seen.silent > GONE and self._is_gone(read_place(self._store, rank)):
                 self._record(rank, "its process is gone")
+
+    def _find_missing(self, rank: int, seen: _Seen) -> None:
+        """Without a launcher of paren's nobody has seen the process of a rank that never gave a sign; one that the
+        same agent has started is looked for."""
+        if seen.silent > FROZEN and (process := stopped_sibling(f"RANK={rank}")) is not None:
+            cause = f"it gave no sign of life for {FROZEN:g} s"
+            Failure(rank, self._place.host, NEVER.where, cause, lives=True).record(self._store)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        elif self._say is None and seen.silent > self._patience.join:
+            limit = f"{self._patience.join:g} s, the limit of PAREN_RENDEZVOUS_TIMEOUT"
+            self._record(rank, f"it did not join within {limit}")
 
     def _is_gone(self, place: Place) -> bool:
         """Whether a process of this machine has ended."""

@@ -34,6 +34,7 @@ class StopSignals:
         self._quiet = quiet
         self._border = border
         self.at_once = at_once
+        self._follows = False
         self._process = os.getpid()
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
@@ -46,6 +47,13 @@ class StopSignals:
     def exit_code(self) -> int:
         """130 after Ctrl-C, 143 after SIGTERM."""
         return EXIT_CODES[self.received or signal.SIGTERM]
+
+    def follow(self, *, quiet: bool) -> None:
+        """This process is one of several that a launcher passes signals on to. It may get each twice, as a batch system
+        and a terminal signal all processes themselves: the second one says nothing new. Who wants all to end at once
+        ends the launcher."""
+        self._follows = True
+        self._quiet = quiet
 
     def request(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Asks for a stop at the next step border."""
@@ -98,7 +106,10 @@ class StopSignals:
             return
         if self.received is None:
             self.received = signal.Signals(number)
-            self._say(f"\n{self.received.name}: stopping {self._border} (again: stop at once)\n")
+            again = "" if self._follows else " (again: stop at once)"
+            self._say(f"\n{self.received.name}: stopping {self._border}{again}\n")
+            return
+        if self._follows:
             return
         self.at_once()
         self._say(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}\nstopped at once; the last checkpoint stands\n")

@@ -71,6 +71,9 @@ def test_under_torchrun_the_process_is_a_rank() -> None:
     assert find_topology({**torchrun(1, 2, 2), "PAREN_DEVICES": "2,3"}, CARDS).devices == (2, 3)
     assert find_topology(torchrun(1, 2, 2), CPU).devices == (0, 0)
     assert find_topology(torchrun(0, 1, 1), CPU).member is None
+    assert find_topology({"WORLD_SIZE": "1"}, CPU).member is None
+    again = {**torchrun(1, 2, 2), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "3"}
+    assert find_topology(again, CPU).member == Member(1, 1, Address("127.0.0.1", 29400), served=True, attempt=3)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +220,8 @@ def test_variables_of_nodes_that_are_wrong(changed: dict[str, str], message: str
             "PAREN_DEVICES lists 1 device, torchrun started 2 ranks here",
         ),
         ({**torchrun(0, 2, 2), "RANK": "first"}, "RANK is `first`, which is no number"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is `2`, and RANK is not set"),
+        ({"RANK": "1"}, "RANK is `1`, and WORLD_SIZE is not set"),
         (
             {**torchrun(0, 3, 1), "LOCAL_WORLD_SIZE": "2"},
             "rank 0 of 3 is local rank 0 of 2: nodes differ in their ranks, or ranks are not numbered node after node",

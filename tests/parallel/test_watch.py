@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+import paren.parallel.watch
 from paren.parallel.failure import read_failure
-from paren.parallel.sign import EVALUATING, OVER, PREPARING, TRAINING, Place, Sign
+from paren.parallel.sign import EVALUATING, NEVER, OVER, PREPARING, TRAINING, Place, Sign
 from paren.parallel.topology import Patience
 from paren.parallel.watch import Watch
 
@@ -21,6 +25,9 @@ class Memory:
     """A store in this process."""
 
     port = 0
+
+    def set_timeout(self, timeout: timedelta, /) -> None:
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -104,6 +111,47 @@ def test_a_rank_whose_process_ended_is_named_sooner() -> None:
     scene.silent = {2}
     scene.pass_seconds(5)
     assert scene.failure == f"rank 2 on {here.host} failed in step 5: its process is gone"
+
+
+def test_a_rank_that_is_frozen_before_its_first_sign_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent of torchrun says nothing of it."""
+    scene = Scene()
+    scene.signs[1], scene.silent = NEVER, {1}
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(paren.parallel.watch, "stopped_sibling", {"RANK=1": sleeper.pid}.get)
+    scene.pass_seconds(10)
+    assert scene.failure is None
+    scene.pass_seconds(1)
+    host = Place.here().host
+    assert scene.failure == f"rank 1 on {host} failed at the start (joining): it gave no sign of life for 10 s"
+    assert sleeper.wait(60) == -signal.SIGKILL
+
+
+def test_every_rank_waits_for_the_next_one_for_so_long_only() -> None:
+    """The first rank, which looks after all, may be the one that does not come."""
+    scene = Scene(says=False)
+    scene.signs[0], scene.silent = NEVER, {0}
+    scene.pass_seconds(50)
+    assert scene.failure is None
+    scene.pass_seconds(1)
+    limit = "it did not join within 50 s, the limit of PAREN_RENDEZVOUS_TIMEOUT"
+    assert scene.failure == f"rank 0 on host-0 failed at the start (joining): {limit}"
+
+
+def test_a_stopped_process_of_the_same_parent_is_found() -> None:
+    code = (
+        "import os, signal, subprocess, sys\n"
+        "started = subprocess.Popen(['sleep', '600'], env={**os.environ, 'RANK': '7'})\n"
+        "os.kill(started.pid, signal.SIGSTOP)\n"
+        "os.waitid(os.P_PID, started.pid, os.WSTOPPED)\n"
+        'ask = \'from paren.runtime.host import stopped_sibling as find; print(find("RANK=7"), find("RANK=8"))\'\n'
+        "said = subprocess.run([sys.executable, '-c', ask], capture_output=True, text=True, check=True).stdout\n"
+        "started.kill()\n"
+        "print(started.pid, said)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    process, found, other = said.split()
+    assert (found, other) == (process if Path("/proc").is_dir() else "None", "None")
 
 
 def test_a_rank_that_has_ended_in_order_is_not_missed() -> None:

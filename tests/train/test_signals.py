@@ -173,6 +173,17 @@ def test_another_thread_hears_of_a_signal_while_the_main_thread_is_inside_of_a_c
         assert (code(), signals.received) == (143, signal.SIGTERM)
 
 
+def test_a_rank_takes_a_signal_that_comes_twice_for_one(capfd):
+    """A batch system signals all processes, and the launcher passes its own on: the state is to be saved all the
+    same."""
+    with StopSignals() as signals:
+        signals.follow(quiet=False)
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received is signal.SIGTERM
+    assert capfd.readouterr().err == "\nSIGTERM: stopping at the next step border\n"
+
+
 def test_a_forked_process_ends_at_the_first_signal():
     """The workers of a user's `multiprocessing.Pool` are ended so."""
     reading, writing = os.pipe()

@@ -1,0 +1,98 @@
+"""The time before all ranks have joined: stops, launchers that are gone, ranks that torchrun starts anew."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rank_processes import free_port
+from rank_runs import LIMIT, TWO, ranks_of, start, write_experiment
+
+import paren
+from paren.parallel import launch
+from paren.parallel.meet import Stopped, meet
+from paren.parallel.sign import NEVER, OVER, PREPARING, Sign, tell_stopped
+from paren.parallel.store import open_store, reach_store
+from paren.parallel.topology import Address, Patience, Topology
+from paren.run import shared_program
+
+
+def node_of(nodes: int, node: int, port: int) -> Topology:
+    return Topology(nodes, node, (0,), Address("127.0.0.1", port), Patience(join=LIMIT), "f32", None)
+
+
+def test_a_launcher_that_is_killed_at_once_leaves_no_rank(tmp_path: Path) -> None:
+    process = start(write_experiment(tmp_path), tmp_path / "out", variables=TWO)
+    end = time.monotonic() + LIMIT
+    while len(ranks := ranks_of(process)) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    while left := [each for each in ranks.values() if Path(f"/proc/{each}").exists()]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+def test_a_node_that_waits_for_node_0_hears_of_a_stop() -> None:
+    with pytest.raises(Stopped) as caught:
+        meet(node_of(2, 1, free_port()), lambda: signal.SIGTERM)
+    assert caught.value.code == 143
+
+
+def test_a_stop_that_comes_to_one_node_is_heard_by_all_that_wait_for_another() -> None:
+    port, ends = free_port(), dict[int, int]()
+    begin = time.monotonic()
+
+    def wait(node: int) -> None:
+        received = (lambda: signal.SIGINT if time.monotonic() > begin + 3 else None) if node == 2 else lambda: None
+        try:
+            meet(node_of(4, node, port), received)
+        except Stopped as stopped:
+            ends[node] = stopped.code
+
+    threads = [threading.Thread(target=wait, args=(node,)) for node in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert ends == {0: 130, 1: 130, 2: 130}
+
+
+def test_ranks_that_are_started_anew_read_nothing_of_the_attempt_before() -> None:
+    """torchrun keeps the store."""
+    served = open_store(Address("127.0.0.1", 0), 2, True, LIMIT)
+    address = Address("127.0.0.1", served.port)
+    first, second, same = (reach_store(address, 2, LIMIT, lambda: None, attempt) for attempt in (0, 1, 1))
+    first.compare_set("failure", "", "of the first attempt")
+    assert not second.check(["failure"])
+    second.compare_set("failure", "", "of the second")
+    assert (same.get("failure"), first.get("failure")) == (b"of the second", b"of the first attempt")
+
+
+def test_how_a_rank_may_end() -> None:
+    """Not by a plain exit in the middle, whatever its code; by a stop signal only if that is known."""
+    store = open_store(Address("127.0.0.1", 0), 1, True, LIMIT)
+    rank = launch._Rank(0, subprocess.Popen(["true"]), io.BytesIO())
+    assert not launch._may_end(store, rank, 0)
+    Sign(3, None, 2, False, PREPARING).tell(store, 0)
+    assert [launch._may_end(store, rank, code) for code in (0, 143, -15)] == [False, False, False]
+    tell_stopped(store, 143)
+    assert [launch._may_end(store, rank, code) for code in (0, 143, -15, -9)] == [False, True, True, False]
+    Sign(4, 8, 9, False, OVER).tell(store, 0)
+    assert [launch._may_end(store, rank, code) for code in (0, 130, 1, -9)] == [True, True, False, False]
+    assert NEVER.phase != OVER
+    rank.process.wait()
+
+
+def test_reproducible_runs_exchange_exactly_whatever_is_usual(tmp_path: Path) -> None:
+    """Between nodes of cards gradients are rounded where nothing is said."""
+    file = write_experiment(tmp_path)
+    topology = Topology(2, 0, (0,), None, Patience(), "bf16", None)
+    assert shared_program(paren.load(file).program, topology).rounds
+    file.write_text(file.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
+    assert not shared_program(paren.load(file).program, topology).rounds
