@@ -53,7 +53,7 @@ def meet(topology: Topology, received: Callable[[], signal.Signals | None]) -> t
         else:
             store = reach_store(address, topology.ranks, patience, heed)
     except RuntimeError as error:
-        raise _not_reached(topology, address, error) from error
+        raise _not_reached(topology, address, first_line(error)) from error
     own = {
         "nodes": topology.nodes,
         "devices": len(topology.devices),
@@ -62,7 +62,7 @@ def meet(topology: Topology, received: Callable[[], signal.Signals | None]) -> t
     }
     try:
         try:
-            _arrive(topology, store, own, heed)
+            _arrive(topology, store, address, own, heed)
             _wait_for_nodes(topology, store, address, heed)
         except Stopped as stopped:
             tell_stopped(store, stopped.code)
@@ -118,7 +118,9 @@ def _wait_for_ends(topology: Topology, store: Store, limit: float, *, failed: bo
         time.sleep(PAUSE)
 
 
-def _arrive(topology: Topology, store: Store, own: Mapping[str, object], heed: Callable[[], None]) -> None:
+def _arrive(
+    topology: Topology, store: Store, address: Address, own: Mapping[str, object], heed: Callable[[], None]
+) -> None:
     """Tells of this node, and compares it with node 0."""
     text = json.dumps(own)
     other = store.compare_set(f"{NODE}/{topology.node}", "", text)
@@ -129,8 +131,11 @@ def _arrive(topology: Topology, store: Store, own: Mapping[str, object], heed: C
             f"node {topology.node} is there already, on {host}; this is {own['host']}",
             fix="give every node its own PAREN_NODE_RANK",
         )
+    deadline = time.monotonic() + topology.patience.join
     while not store.check([f"{NODE}/0"]):
         heed()
+        if time.monotonic() > deadline:
+            raise _not_reached(topology, address, "the store that is there is of something else")
         time.sleep(PAUSE)
     first = json.loads(store.get(f"{NODE}/0"))
     words = {"nodes": "PAREN_NODES", "devices": "the number of devices", "exchange": "PAREN_NODE_GRADIENTS"}
@@ -186,13 +191,13 @@ def _already(store: Store, node: int) -> bool:
     return store.add(f"{NODE} {node} count", 1) > 1
 
 
-def _not_reached(topology: Topology, address: Address, error: RuntimeError) -> ParenError:
+def _not_reached(topology: Topology, address: Address, why: str) -> ParenError:
     what = "could not listen at" if topology.node == 0 else "did not reach node 0 at"
     within = "" if topology.node == 0 else f" within {topology.patience.join:g} s"
     return ParenError(
         "E-DP-007",
         f"node {topology.node} on {socket.gethostname()} {what} {address}{within}",
-        notes=[Note(first_line(error)), *(Note(line) for line in describe_route(address))],
+        notes=[Note(why), *(Note(line) for line in describe_route(address))],
         fix="start node 0 too, and let every node reach that address",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +12,7 @@ from paren.collection import uncollected
 from paren.environment import quieten_stores
 from paren.parallel.topology import Address
 
-TRY, PAUSE = 2.0, 0.1  # seconds of a try to reach a store, and between two
+PAUSE, LATER = 0.1, 10.0  # seconds between two looks, and in which the library keeps to its limit
 
 
 class Store(Protocol):
@@ -19,8 +20,6 @@ class Store(Protocol):
 
     @property
     def port(self) -> int: ...
-
-    def set_timeout(self, timeout: timedelta, /) -> None: ...
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -55,18 +54,28 @@ def reach_store(address: Address, ranks: int, timeout: float, look: Callable[[],
 
     Raises RuntimeError if it is not reached within `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
-    while True:
-        look()
-        try:
-            store = open_store(address, ranks, False, max(PAUSE, min(TRY, deadline - time.monotonic())))
-            break
-        except RuntimeError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(PAUSE)
-    import torch.distributed as distributed  # loaded already
+    quieten_stores()
+    import torch.distributed as distributed  # only where a run has several ranks; not in a thread that may be left
 
-    store.set_timeout(timedelta(seconds=timeout))
-    prefixed = distributed.PrefixStore(f"attempt {attempt}", store) if attempt else store  # type: ignore
-    return cast(Store, prefixed)
+    ends: list[Store | RuntimeError] = []
+
+    def reach() -> None:
+        try:
+            ends.append(open_store(address, ranks, False, timeout))
+        except RuntimeError as error:
+            ends.append(error)
+
+    # A thread, as the library waits without an end for whoever takes the connection, and is no store.
+    thread = threading.Thread(target=reach, name="paren-reaching", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + timeout + LATER
+    while thread.is_alive():
+        look()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"what listens at {address} does not answer as a store does")
+        thread.join(PAUSE)
+    found = ends[0]
+    if isinstance(found, RuntimeError):
+        raise found
+    wrapped = distributed.PrefixStore  # type: ignore[attr-defined]  # public, and not in the list of its module
+    return cast(Store, wrapped(f"attempt {attempt}", found)) if attempt else found

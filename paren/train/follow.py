@@ -114,6 +114,7 @@ class Follow:
             raise ran_out(error, engine.memory().get("planned", 0), state.step) from error
         finally:
             engine.close()
+        self.ranks.any(False)  # the run has ended well only if the first rank has written what there is to write
         return Outcome(ended, self.signals.exit_code if ended == AT_SIGNAL else 0, state.step, out)
 
     def _nothing(self, step: Json) -> Outcome:

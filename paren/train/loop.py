@@ -65,6 +65,7 @@ def train(session: Session) -> str:
             session.ask_to_stop()
         if state.step not in (first, saved):
             save(session)
+        session.company.doing("saving")  # what was begun beside the training
     if state.stopped_early or state.step == session.total:
         return COMPLETE
     if session.stopping:

@@ -207,7 +207,9 @@ class Start:
                 ended = train(session)
             except MemoryError as error:
                 raise ran_out(error, engine.memory().get("planned", 0), state.step) from error
-            return self._end(session, file, saver, ended)
+            outcome = self._end(session, file, saver, ended)
+            session.company.any(False)  # the other ranks wait until all is written
+            return outcome
 
     def _doing(self, file: StatusFile, phase: str) -> None:
         self.progress.phase(phase)

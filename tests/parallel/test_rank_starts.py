@@ -1,25 +1,29 @@
-"""The time before all ranks have joined: stops, launchers that are gone, ranks that torchrun starts anew."""
+"""Before all ranks have joined: stops, launchers that are gone, ranks that torchrun starts anew; and how they end."""
 
 from __future__ import annotations
 
 import io
 import signal
+import socket
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rank_processes import free_port
-from rank_runs import LIMIT, TWO, ranks_of, start, write_experiment
+from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, ranks_of, start, write_experiment
 
 import paren
 from paren.parallel import launch
+from paren.parallel import store as store_of_run
 from paren.parallel.meet import Stopped, meet
 from paren.parallel.sign import NEVER, OVER, PREPARING, Sign, tell_stopped
 from paren.parallel.store import open_store, reach_store
 from paren.parallel.topology import Address, Patience, Topology
 from paren.run import shared_program
+from paren.text.errors import ParenError
 
 
 def node_of(nodes: int, node: int, port: int) -> Topology:
@@ -42,6 +46,24 @@ def test_a_node_that_waits_for_node_0_hears_of_a_stop() -> None:
     with pytest.raises(Stopped) as caught:
         meet(node_of(2, 1, free_port()), lambda: signal.SIGTERM)
     assert caught.value.code == 143
+
+
+def test_what_listens_there_may_be_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a store of something else. Neither keeps a node waiting for ever."""
+    monkeypatch.setattr(store_of_run, "LATER", 0.5)
+    impatient = Patience(join=1.0)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        silent = listener.getsockname()[1]
+        with pytest.raises(ParenError) as caught:
+            meet(replace(node_of(2, 1, silent), patience=impatient), lambda: None)
+    assert caught.value.message.endswith(f" did not reach node 0 at 127.0.0.1:{silent} within 1 s")
+    assert caught.value.notes[0].message == f"what listens at 127.0.0.1:{silent} does not answer as a store does"
+    other = open_store(Address("127.0.0.1", 0), 2, True, LIMIT)
+    with pytest.raises(ParenError) as caught:
+        meet(replace(node_of(2, 1, other.port), patience=impatient), lambda: None)
+    assert caught.value.notes[0].message == "the store that is there is of something else"
 
 
 def test_a_stop_that_comes_to_one_node_is_heard_by_all_that_wait_for_another() -> None:
@@ -96,3 +118,12 @@ def test_reproducible_runs_exchange_exactly_whatever_is_usual(tmp_path: Path) ->
     assert shared_program(paren.load(file).program, topology).rounds
     file.write_text(file.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
     assert not shared_program(paren.load(file).program, topology).rounds
+
+
+def test_no_node_ends_well_before_all_is_written(tmp_path: Path) -> None:
+    """The last checkpoint fails when the other node has had nothing to do for long."""
+    file, port = write_experiment(tmp_path), free_port()
+    variables = [node(index, port, FAULT="raise@0:write sleep3@0:write") for index in range(2)]  # it sleeps first
+    started = [start(file, tmp_path / "out", "--set", "epochs=1", variables=each) for each in variables]
+    last = f"E-DP-008: rank 0 on {HOST} failed after step 2 (saving): ValueError: provoked by a test"
+    assert [(code, last_line(said)) for code, said in map(finish, started)] == [(1, last), (1, last)]

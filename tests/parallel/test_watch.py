@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,6 @@ class Memory:
     """A store in this process."""
 
     port = 0
-
-    def set_timeout(self, timeout: timedelta, /) -> None:
-        raise NotImplementedError
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}

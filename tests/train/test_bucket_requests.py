@@ -240,6 +240,68 @@ def test_a_wrong_secret(store: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert error == ("E-S3-003", "PutObject: the credentials are not accepted (SignatureDoesNotMatch)")
 
 
+@pytest.mark.parametrize(
+    ("said", "reason", "fix"),
+    [
+        (
+            "RequestTimeTooSkewed",
+            "this machine's clock is far from the store's (RequestTimeTooSkewed)",
+            "set the clock",
+        ),
+        (
+            "AuthorizationHeaderMalformed",
+            "the bucket is not in the region that was asked (AuthorizationHeaderMalformed)",
+            "set AWS_DEFAULT_REGION to the region of the bucket, or AWS_ENDPOINT_URL to its address",
+        ),
+    ],
+)
+def test_a_clock_or_a_region_that_is_wrong(
+    store: int, monkeypatch: pytest.MonkeyPatch, said: str, reason: str, fix: str
+) -> None:
+    answer = f"<Error><Code>{said}</Code><Message>{KEY}</Message><Region>eu-west-3</Region></Error>".encode()
+    with Proxy(store, lambda seen: answer) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        error = refused(place().probe)
+    assert (error.code, error.message.partition(" failed: ")[2], error.fix) == ("E-S3-007", reason, fix)
+
+
+def test_the_region_is_found_as_the_library_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variables that docs/object-storage.md names."""
+    page = (Path(__file__).parents[2] / "docs" / "object-storage.md").read_text()
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    assert "`AWS_DEFAULT_REGION`" in page
+    assert Bucket(BUCKET)._client.meta.region_name == "eu-west-3"
+
+
+def test_a_store_that_does_not_know_ranges(store: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(BUCKET)
+    bucket.put("a/b/ranges", bytes(100))
+    monkeypatch.setattr(transfer, "PART", 60)
+    whole = bucket.get("a/b/ranges")
+    monkeypatch.setattr(Bucket, "part", lambda *given: whole)
+    with place().open("ranges") as found:
+        error = refused(lambda: found.read(100))
+    said = f"GetObject of s3://{BUCKET}/a/b/ranges gave 100 bytes instead of 60"
+    assert (error.code, error.message) == ("E-S3-007", said)
+
+
+def test_lists_come_in_pages(store: int) -> None:
+    bucket = Bucket(BUCKET)
+    keys = [f"pages/{number:03d}" for number in range(8)]
+    for key in keys:
+        bucket.put(key, b"")
+    events = bucket._client.meta.events
+    asked = []
+
+    def shorten(params: dict[str, object], **_: object) -> dict[str, object]:
+        asked.append(params)
+        return {**params, "MaxKeys": 3}
+
+    events.register("provide-client-params.s3.ListObjectsV2", shorten)
+    assert bucket.keys("pages/") == keys
+    assert len(asked) == 3
+
+
 def test_no_credentials(store: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     error = refused(place().probe)
@@ -304,6 +366,7 @@ def test_an_object_that_changes_while_it_is_read(store: int, monkeypatch: pytest
         ("s3://bucket/a/../b", "'s3://bucket/a/../b'"),
         ("s3://bucket/a\nb", r"'s3://bucket/a\nb'"),
         (f"s3://{KEY}:{SECRET}@bucket/x", "what was given"),
+        (f"https://bucket.host/x?X-Amz-Credential={KEY}&X-Amz-Signature={SECRET}", "what was given"),
     ],
 )
 def test_what_is_no_place(called: str, shown: str) -> None:

@@ -34,7 +34,22 @@ TELLING = 5.0  # seconds of a pause from which on the user is told
 CONNECTIONS = 8
 
 # Answers that may pass besides those of status 429 and 5xx.
-PASSING = {"BadDigest", "ConditionalRequestConflict", "IncompleteBody", "OperationAborted", "RequestTimeout"}
+PASSING = {
+    "BadDigest",
+    "ConditionalRequestConflict",
+    "IncompleteBody",
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "SlowDown",
+}
+ELSEWHERE = {
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "IncorrectEndpoint",
+    "PermanentRedirect",
+    "TemporaryRedirect",
+}
 DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "403", "Forbidden"}
 UNKNOWN = {
     "ExpiredToken",
@@ -271,6 +286,11 @@ def _judge_answer(answer: Mapping[str, Any], host: str) -> _Failure:
             False,
             "allow ListBucket, GetObject, PutObject, DeleteObject and AbortMultipartUpload there",
         )
+    if said in ELSEWHERE or status in (301, 307):
+        fix = "set AWS_DEFAULT_REGION to the region of the bucket, or AWS_ENDPOINT_URL to its address"
+        return _Failure("E-S3-007", f"the bucket is not in the region that was asked ({said})", False, fix)
+    if said == "RequestTimeTooSkewed":
+        return _Failure("E-S3-007", f"this machine's clock is far from the store's ({said})", False, "set the clock")
     return _other(said)
 
 

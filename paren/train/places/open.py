@@ -27,7 +27,8 @@ def open_place(called: str, operations: Files | None = None) -> Place:
     parts = [part for part in prefix.split("/") if part]
     plain = called.isprintable() and not {".", ".."} & set(parts)
     if not called.startswith("s3://") or not _BUCKET.fullmatch(bucket) or not plain:
-        shown = "what was given" if "@" in called else repr(called)  # before an @ there may be a key and a password
+        secret = "@" in called or "?" in called  # before an @ may stand a password, behind a ? a signature
+        shown = "what was given" if secret else repr(called)
         raise ParenError(
             "E-S3-002",
             f"{shown} is no place for checkpoints",

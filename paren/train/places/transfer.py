@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from paren.text.errors import InternalError, ParenError
+from paren.text.errors import ParenError
 from paren.train.files import Bytes
 from paren.train.places.object_store import AFTERWARDS, Bucket, Conflict
 
@@ -147,7 +147,11 @@ class Download:
     def _fetch(self, begin: int, end: int) -> bytes:
         content = self._bucket.part(self._key, self._tag, begin, end)
         if len(content) != end - begin:
-            raise InternalError("checkpoint", f"a store gave {len(content)} bytes instead of {end - begin}")
+            raise ParenError(
+                "E-S3-007",
+                f"GetObject of s3://{self._bucket.name}/{self._key} gave {len(content)} bytes instead of {end - begin}",
+                fix="see docs/object-storage.md for what paren asks of a store",
+            )
         return content
 
 
