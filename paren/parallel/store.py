@@ -78,4 +78,4 @@ def reach_store(address: Address, ranks: int, timeout: float, look: Callable[[],
     if isinstance(found, RuntimeError):
         raise found
     wrapped = distributed.PrefixStore  # type: ignore[attr-defined]  # public, and not in the list of its module
-    return cast(Store, wrapped(f"attempt {attempt}", found)) if attempt else found
+    return cast(Store, wrapped(f"attempt {attempt}", found)) if attempt else found  # type: ignore[arg-type]
