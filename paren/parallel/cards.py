@@ -96,8 +96,8 @@ def _connect(ranks: Ranks, link: Link | None, by_hosts: bool) -> tuple[Cards | N
     reason = _refusal(every)
     if link is None or reason:
         return None, through_hosts(reason)
-    invitation = bytes.fromhex(ranks.texts(link.invite().hex() if ranks.leads else "")[0])
-    reasons = ranks.texts(_join(ranks, link, invitation))
+    invitation, failure = ranks.texts(_invite(link) if ranks.leads else "")[0].split(" ", 1)
+    reasons = [failure] if failure else ranks.texts(_join(ranks, link, bytes.fromhex(invitation)))
     reason = next((f"on rank {rank}: {each}" for rank, each in enumerate(reasons) if each), "")
     if reason:
         link.abort()
@@ -130,6 +130,14 @@ def _refusal(every: Sequence[dict[str, str]]) -> str:
 def through_hosts(reason: str) -> str:
     """The line that says why cards do not send each other gradients."""
     return f"{UNCONNECTED}: gradients of the cards go through the hosts, which is slower: {reason}"
+
+
+def _invite(link: Link) -> str:
+    """What all ranks connect with, in hexadecimal, and behind a space why there is none."""
+    try:
+        return f"{link.invite().hex()} "
+    except LinkLost as error:
+        return f" {error}"
 
 
 def _join(ranks: Ranks, link: Link, invitation: bytes) -> str:

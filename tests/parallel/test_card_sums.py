@@ -231,7 +231,7 @@ def test_what_breaks_while_it_is_awaited_is_found(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(LinkLost) as caught:
         links_[0].swap([(1, array)], [(1, array)])
     assert str(caught.value).startswith("ncclGroupEnd: remote process exited")
-    lane = links_[0]._lane
+    lane = links_[0]._connected.lane
     monkeypatch.setattr(lane, "reached", lambda point: False)
     with pytest.raises(LinkLost) as caught:
         links_[0].wait()
@@ -307,11 +307,18 @@ def test_cards_are_connected_or_none_of_them_is(monkeypatch: pytest.MonkeyPatch)
     assert connect([one, other]) == [(False, f"{THROUGH_HOSTS}NCCL True on rank 0 and NCCL False on rank 1")] * 2
 
 
+def refuse(library: nccl.Nccl) -> bytes:
+    raise LinkLost("no network")
+
+
 def test_a_rank_that_cannot_connect_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NCCL_REFUSES", "1")
     reason = "on rank 1: ncclCommInitRank: invalid usage: no connection for rank 1"
     assert connect(cards_apart(3)) == [(False, THROUGH_HOSTS + reason)] * 3
     monkeypatch.delenv("FAKE_NCCL_REFUSES")
+    with monkeypatch.context() as patch:
+        patch.setattr(links, "new_identity", refuse)
+        assert connect(cards_apart(2)) == [(False, f"{THROUGH_HOSTS}on rank 0: no network")] * 2
     links_ = cards_apart(2)
     monkeypatch.setattr(nccl, "find_nccl", lambda: "libnccl-of-nobody.so.2")
     reason = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,15 @@ LOOKS = 2000  # between two at the connection
 LEAVING = 5.0  # seconds for an end of the connection: the library may wait for what is no longer there
 
 
+@dataclass(frozen=True)
+class _Connection:
+    """What a card has while it is connected: all of it is there before a run allocates."""
+
+    communicator: Communicator
+    lane: Lane
+    functions: Mapping[str, object]
+
+
 class CardLink:
     """The `Link` of a card. `load` makes functions of a text, by their names."""
 
@@ -34,7 +44,7 @@ class CardLink:
         self._load = load
         self.allocate = allocate
         self.unused = ""
-        self._communicator: Communicator | None = None
+        self._connection: _Connection | None = None
 
     @cached_property
     def _found(self) -> Nccl | str:
@@ -67,7 +77,9 @@ class CardLink:
 
     def connect(self, invitation: bytes, count: int, rank: int) -> None:
         self._driver.enter()
-        self._communicator = Communicator(self._library, invitation, count, rank)
+        lane, functions = self._driver.lane(), self._load(sums.SUMS, sums.NAMES)
+        communicator = Communicator(self._library, invitation, count, rank)
+        self._connection = _Connection(communicator, lane, functions)
 
     def close(self) -> None:
         self._leave(Communicator.destroy)
@@ -76,13 +88,13 @@ class CardLink:
         self._leave(Communicator.abort)
 
     def _leave(self, how: Callable[[Communicator], None]) -> None:
-        communicator, self._communicator = self._communicator, None
-        if communicator is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
 
         def leave() -> None:
             self._driver.enter()
-            how(communicator)
+            how(connection.communicator)
 
         thread = threading.Thread(target=leave, name="paren-leave", daemon=True)
         thread.start()
@@ -90,41 +102,35 @@ class CardLink:
 
     # Work -----------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _lane(self) -> Lane:
-        return self._driver.lane()
-
-    @cached_property
-    def _functions(self) -> Mapping[str, object]:
-        return self._load(sums.SUMS, sums.NAMES)
+    @property
+    def _connected(self) -> _Connection:
+        connection = self._connection
+        if connection is None:
+            raise LinkLost("the connection of the cards has ended")
+        return connection
 
     def swap(self, sent: Sequence[tuple[int, AnyArray]], received: Sequence[tuple[int, AnyArray]]) -> None:
         self._driver.enter()
         given = [[(rank, _address(array), array.nbytes) for rank, array in moves] for moves in (sent, received)]
-        self._connected.swap(given[0], given[1], self._lane.stream)
-
-    @property
-    def _connected(self) -> Communicator:
-        communicator = self._communicator
-        if communicator is None:
-            raise LinkLost("the connection of the cards has ended")
-        return communicator
+        connection = self._connected
+        connection.communicator.swap(given[0], given[1], connection.lane.stream)
 
     def mark(self) -> object:
         return self._driver.mark()
 
     def point(self) -> object:
-        return self._lane.point()
+        return self._connected.lane.point()
 
     def follow(self, mark: object) -> None:
-        self._lane.follow(mark)
+        self._connected.lane.follow(mark)
 
     def wait(self) -> None:
-        last, looks = self._lane.point(), 0
-        while not self._lane.reached(last):
+        lane, looks = self._connected.lane, 0
+        last = lane.point()
+        while not lane.reached(last):
             looks += 1
             if looks % LOOKS == 0:
-                self._connected.check()
+                self._connected.communicator.check()
             time.sleep(PAUSE)
 
     def seconds(self, first: object, second: object) -> float:
@@ -132,7 +138,7 @@ class CardLink:
 
     def read(self, array: AnyArray) -> float:
         value = np.empty(1, array.dtype)
-        self._lane.download(_address(array), value)
+        self._connected.lane.download(_address(array), value)
         return float(value[0])
 
     # Sums -----------------------------------------------------------------------------------------------------------
@@ -157,7 +163,8 @@ class CardLink:
         """Runs a kernel, a unit for each element of an array."""
         if of.size:
             blocks = min(sums.BLOCKS, -(-of.size // sums.THREADS))
-            self._lane.launch(self._functions[name], blocks, sums.THREADS, (0, 0, of.size, *arguments))
+            connection = self._connected
+            connection.lane.launch(connection.functions[name], blocks, sums.THREADS, (0, 0, of.size, *arguments))
 
 
 def _order(own: AnyArray, others: AnyArray, place: int) -> tuple[int, int]:
