@@ -110,9 +110,11 @@ def _wait_for_ends(topology: Topology, store: Store, limit: float, *, failed: bo
         return []
     store.set(f"{DONE}/{topology.node}", "")
     deadline = time.monotonic() + limit
-    others = range(topology.nodes) if topology.node == 0 else ()
+    others = [node for node in range(topology.nodes) if topology.node == 0]
+    if failed:  # of nodes that never came, nobody hears
+        others = [node for node in others if store.check([f"{NODE}/{node}"])]
     while True:
-        missing = [node for node in others if store.check([f"{NODE}/{node}"]) and not store.check([f"{DONE}/{node}"])]
+        missing = [node for node in others if not store.check([f"{DONE}/{node}"])]
         if not missing or time.monotonic() > deadline or (not failed and read_failure(store) is not None):
             return missing
         time.sleep(PAUSE)
