@@ -20,9 +20,10 @@ themeButton.addEventListener("click", () => {
   try { localStorage.setItem("paren-report-theme", next); } catch { /* then it lasts as long as the page */ }
 });
 
-// Tables: a click on a head sorts, a second one turns the order round. Empty cells stay last.
+// Tables: a click on a head sorts, a second one turns the order round. Empty cells, and what is no number, stay last.
 const keyOf = (cell) => {
-  const number = Number(cell.dataset.v ?? NaN);
+  if (cell.dataset.v === "nan") return "";
+  const number = Number(cell.dataset.v?.replace(/inf$/, "Infinity") ?? NaN);
   return Number.isNaN(number) ? cell.textContent.trim() : number;
 };
 function compare(left, right) {
