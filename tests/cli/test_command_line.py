@@ -295,6 +295,15 @@ def test_an_encoding_without_the_characters_is_no_crash(tmp_path: Path) -> None:
     assert "\\u201c" in done.stderr
 
 
+def test_streams_that_are_closed_take_no_file() -> None:
+    """What is written to stderr would go into the file that got its number."""
+    show = "import os, sys; print(*(os.path.basename(os.readlink(f'/proc/self/fd/{n}')) for n in (0, 2)))"
+    code = f"import sys; from paren.__main__ import main; sys.argv = ['paren', '--version']; main(); {show}"
+    line = f'exec "{sys.executable}" -c "{code}" <&- 2>&-'
+    said = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "null null"
+
+
 def test_a_pipe_that_is_closed_is_quiet() -> None:
     script = f"{sys.executable} -m paren help E-TXT-010; echo $? >&2"
     done = subprocess.run(
