@@ -23,6 +23,7 @@ from paren.parallel.topology import Visible
 from paren.runtime.array import AnyArray
 from paren.runtime.cuda import nccl
 from paren.runtime.executor import Executable
+from paren.train.progress import Silent
 
 Weight = Callable[[Read], float]
 BUCKET = 32  # elements, so that a small network has several
@@ -49,12 +50,23 @@ class How:
 @dataclass(frozen=True)
 class Seen:
     """What was seen of a rank: the stages of a step, whether cards summed, the bytes that the exchange has of the card
-    and those that are planned for it."""
+    and those that are planned for it, and the lines that were said."""
 
     stages: int
     on_cards: bool
     bytes: int
     planned: int
+    notices: list[str]
+
+
+class Heard(Silent):
+    """Keeps the lines of a run."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
 
 def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) -> Seen:
@@ -90,11 +102,12 @@ def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) 
     if how.lost:
         join.GRACE = 0.5
     experiment = paren.load(file, set=how.set)
-    experiment.run(out=out, device="cuda", stacking=1, steps=how.steps, resume=how.resume)
+    view = Heard()
+    experiment.run(out=out, device="cuda", stacking=1, steps=how.steps, resume=how.resume, progress=view)
     (made, stages) = combinations[-1]
     parts = json.loads((Path(out) / "report" / "lowering.json").read_text())["memory"]["parts"]
     planned = parts.get("exchange", 0) + parts.get("carried", 0)
-    return Seen(stages, made.on_cards, taken[-1], planned)
+    return Seen(stages, made.on_cards, taken[-1], planned, view.notices)
 
 
 def strike(how: How) -> None:

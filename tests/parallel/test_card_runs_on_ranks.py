@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +43,13 @@ def test_two_cards_train_as_two_hosts_do(file: Path) -> None:
     assert [(each.on_cards, each.stages) for each in hosts + after] == [(False, 1)] * 2 + [(True, 1)] * 2
     assert all(each.on_cards for each in cards)
     assert cards[0].stages > cards[1].stages == 2
+    assert "exchange   from card to card by NCCL 2.28.9" in cards[0].notices
+    assert any(line.startswith("E-DEV-034: gradients of the cards go through") for line in hosts[0].notices)
+    assert any(re.fullmatch(r"exchange: .* a step, .* % of it beside the .*", line) for line in cards[0].notices)
+    for out, fallbacks in (("hosts", 1), ("cards", 0)):
+        report = json.loads((file.parent / out / "report" / "lowering.json").read_text())
+        assert len(report["fallbacks"]) == fallbacks
+        assert all("E-DEV-034: gradients of the cards go through the hosts" in line for line in report["fallbacks"])
     for each in hosts + cards:  # arrays without elements have a byte on a card
         assert each.planned == pytest.approx(each.bytes, abs=2)
 
