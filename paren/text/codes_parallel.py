@@ -60,6 +60,7 @@ register(
 register(
     "E-DP-009",
     "two sources of ranks",
-    "Ranks come from torchrun's variables, or from PAREN_NODES and PAREN_DEVICES, and the two contradict each other.",
+    "Ranks come from torchrun's variables, or from PAREN_NODES and PAREN_DEVICES, and the two contradict each other; "
+    "or only some of torchrun's variables are set.",
     "Start with torchrun, or with paren alone and PAREN_NODES on every node.",
 )
