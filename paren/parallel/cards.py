@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from paren.environment import CARD_GRADIENTS
-from paren.parallel.group import Group, Meeting, PeerLost
+from paren.parallel.group import Group, Meeting, PeerLost, peers
 from paren.parallel.ranks import PAUSE, Ranks
 from paren.runtime.array import AnyArray
 from paren.runtime.cuda.requirements import UNCONNECTED
@@ -156,7 +156,7 @@ def _join(ranks: Ranks, link: Link, invitation: bytes) -> str:
             failures.append(str(error))
 
     thread = threading.Thread(target=connect, name="paren-connect", daemon=True)
-    with ranks.heart.meeting():
+    with peers(), ranks.heart.meeting():
         thread.start()
         while thread.is_alive() and not ranks.store.check([REFUSED]):
             thread.join(PAUSE)

@@ -27,7 +27,8 @@ class PeerLost(Exception):
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
+def peers() -> Iterator[None]:
+    """A block in which an error of torch's exchanges or stores means that another rank left. Raises PeerLost."""
     try:
         yield
     except RuntimeError as error:
@@ -60,7 +61,7 @@ class Group:
         import torch.distributed as distributed
 
         others = [(place, rank) for place, rank in enumerate(self.ranks) if place != self.place]
-        with _peers(), self._meeting():
+        with peers(), self._meeting():
             under_way = [
                 post(torch.from_numpy(on_host(arrays[place])), rank, self._group)
                 for post, arrays in ((distributed.irecv, received), (distributed.isend, sent))
@@ -82,7 +83,7 @@ class Group:
         import torch  # only where a run has several ranks
         import torch.distributed as distributed
 
-        with _peers(), self._meeting():
+        with peers(), self._meeting():
             distributed.broadcast(torch.from_numpy(content), src=self.ranks[0], group=self._group)
 
 
@@ -94,7 +95,7 @@ class Groups:
         import torch.distributed as distributed  # only where a run has several ranks
 
         here, limit = len(topology.devices), timedelta(seconds=timeout)
-        with _peers(), meeting():
+        with peers(), meeting():
             distributed.init_process_group(
                 "gloo",
                 store=store,  # type: ignore[arg-type]  # torch's own, by the part of it that is used
@@ -105,7 +106,7 @@ class Groups:
         # Every rank makes every group, in one order, as torch demands.
         rows = [tuple(range(node * here, (node + 1) * here)) for node in range(topology.nodes)]
         columns = [tuple(range(place, topology.ranks, here)) for place in range(here)]
-        with _peers(), meeting():
+        with peers(), meeting():
             made = {ranks: distributed.new_group(ranks, timeout=limit) for ranks in dict.fromkeys([*rows, *columns])}
         self.within = Group(rows[rank // here], rank, made[rows[rank // here]], meeting)
         self.between = Group(columns[rank % here], rank, made[columns[rank % here]], meeting)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from paren.environment import GLOO_INTERFACE
-from paren.parallel.group import Groups, PeerLost
+from paren.parallel.group import Groups, PeerLost, peers
 from paren.parallel.heart import Heart
 from paren.parallel.interface import choose_interface
 from paren.parallel.ranks import FACTS, Ranks
@@ -91,7 +91,7 @@ def _open_stores(topology: Topology, member: Member, look: Callable[[], None]) -
 
 def _make_groups(topology: Topology, member: Member, store: Store, heart: Heart) -> Groups:
     """The groups that this rank belongs to. Raises E-DP-007 if the ranks do not reach each other."""
-    with heart.meeting():
+    with peers(), heart.meeting():
         interface = choose_interface(topology, member.meeting, store)
     try:
         return Groups(topology, member.rank, store, PATIENCE, heart.meeting)

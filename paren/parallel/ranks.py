@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.data.loader import Share
-from paren.parallel.group import Groups, PeerLost
+from paren.parallel.group import Groups, PeerLost, peers
 from paren.parallel.heart import Heart
 from paren.parallel.store import Store
 from paren.parallel.tree import sum_as_tree
@@ -150,15 +150,15 @@ class Ranks:
 
     def tell(self, key: str, values: Mapping[str, Json]) -> None:
         """Lets every rank `hear` values."""
-        with self.heart.meeting():
+        with peers(), self.heart.meeting():
             self.store.set(key, json.dumps(dict(values)))
 
     def hear(self, key: str) -> dict[str, Json]:
         """The values that a rank tells, once it does."""
-        with self.heart.meeting():
+        with peers(), self.heart.meeting():
             while not self.store.check([key]):
                 time.sleep(PAUSE)
-        told = json.loads(self.store.get(key))
+            told = json.loads(self.store.get(key))
         if not isinstance(told, dict):
             raise InternalError("parallel", f"a rank told {told!r}")
         return told

@@ -18,6 +18,7 @@ from paren.train.status import now
 
 LOCK = "lock"
 HOLDER = "holder.json"
+ENDING = 1.0  # seconds in which the system takes the memory of a killed holder, which keeps the lock until then
 PATIENCE = 2.0  # seconds in which a holder that just got the lock writes its name
 
 
@@ -45,7 +46,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         holder = Holder(socket.gethostname(), os.getpid(), now())
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=ENDING)
             write_atomically(Files(), self._out / HOLDER, json.dumps(asdict(holder)).encode(), durable=False)
         except filelock.Timeout:
             raise self._taken() from None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from rank_processes import free_port
 from rank_runs import HOST
 
+from paren.parallel.group import PeerLost
 from paren.parallel.join import joined
 from paren.parallel.meet import LOOPBACK, leave, lost
+from paren.parallel.ranks import Ranks
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Member, Patience, Topology
 from paren.text.errors import ParenError
@@ -43,6 +46,18 @@ def test_a_store_that_is_gone() -> None:
         ["Connection reset by peer"],
         "restart every node with --resume latest",
     )
+
+
+def test_a_store_that_goes_while_a_rank_waits_for_what_another_tells() -> None:
+    """It is the other's end, of which the heart hears, and no fault of paren."""
+
+    class Gone:
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("Failed to recv, got 0 bytes")
+
+    ranks = Ranks(1, 2, Gone(), None, SimpleNamespace(meeting=nullcontext))  # type: ignore[arg-type]
+    with pytest.raises(PeerLost, match="Failed to recv, got 0 bytes"):
+        ranks.hear("start")
 
 
 def test_a_node_that_does_not_end() -> None:
