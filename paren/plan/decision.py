@@ -27,9 +27,6 @@ class Pattern(Enum):
     ACCUMULATION = "accumulation in place"
     UPDATE = "update inside the backward"
     RECOMPUTATION = "recomputation"
-    CACHED = "parameter results dropped"
-    EPILOGUE = "work inside a product"
-    PRECISION = "products in the faster type"
     CALL = "one native call a step"
     SAVING = "saving while training"
 

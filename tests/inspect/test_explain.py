@@ -232,7 +232,7 @@ def with_decisions(gpt: Experiment, count: int = 0) -> Explanation:
         Decision(Pattern.HEAD, False, "the logits are an output", B, 3 << 20),
         tiles,
         replace(tiles, span=C),
-        *(Decision(Pattern.EPILOGUE, False, f"reason {number}", None) for number in range(count)),
+        *(Decision(Pattern.UPDATE, False, f"reason {number}", None) for number in range(count)),
     )
     plans = gpt.plans
     accumulate = replace(plans.accumulate, decisions=decisions)
