@@ -26,6 +26,7 @@ FLAT = 0.99  # a further degree is looked at as long as the one before brought t
 
 # Why a degree was taken. A stored one is that of the checkpoint; it is lowered if it no longer fits.
 ONLY, FORCED, STORED, LOWERED = "the only one", "forced", "stored", "lowered"
+ALONE = "the only one that fits"
 REMEMBERED, PREDICTED, MEASURED = "remembered", "predicted", "measured"
 UNTIMED = "as nothing is known about the speed"
 
@@ -160,7 +161,7 @@ def choose(first: Candidate, most: int, limits: Limits, measure: Callable[[Candi
         if predicted[candidate.stacking] > FLAT * before:
             break
     if len(fitting) == 1:
-        return Choice(first, ONLY)
+        return Choice(first, ALONE)
     least = min(predicted.values())
     close = [candidate for candidate in fitting if predicted[candidate.stacking] <= CLOSE * least]
     if len(close) == 1 or measure is None:

@@ -118,7 +118,7 @@ RUN_KEYS = (
         "an integer that divides the microbatches",
         None,
         "one process",
-        "Over how many processes the same bits are wanted; for versions that train in several.",
+        "The most ranks up to which the same bits are wanted: with 8, those of 1, 2, 4 and 8 ranks are the same.",
     ),
 )
 

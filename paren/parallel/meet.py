@@ -195,12 +195,14 @@ def _already(store: Store, node: int) -> bool:
 
 def _not_reached(topology: Topology, address: Address, why: str) -> ParenError:
     what = "could not listen at" if topology.node == 0 else "did not reach node 0 at"
+    other = "start node 0 too, and let every node reach that address"
+    own = "let PAREN_RENDEZVOUS name this machine and a free port, as every node reaches it"
     within = "" if topology.node == 0 else f" within {topology.patience.join:g} s"
     return ParenError(
         "E-DP-007",
         f"node {topology.node} on {socket.gethostname()} {what} {address}{within}",
         notes=[Note(why), *(Note(line) for line in describe_route(address))],
-        fix="start node 0 too, and let every node reach that address",
+        fix=own if topology.node == 0 else other,
     )
 
 

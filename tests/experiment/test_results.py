@@ -75,7 +75,7 @@ def test_a_column_that_no_job_has(study: Path) -> None:
         results(study, ["coverage.jiont.68"])
     assert str(caught.value) == (
         f"E-API-006: no job in {study} has coverage.jiont.68 (did you mean coverage.joint.68?)\n"
-        "  fix: paren results OUT shows what there is; nested results are named with dots, as in coverage.joint"
+        "  fix: paren results OUT shows what there is; nested results are named with dots"
     )
     assert results(study, ["later.width"]).rows == ((None,),) * 6, "a metric of the study that has not come yet"
 

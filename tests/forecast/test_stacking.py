@@ -151,7 +151,7 @@ def test_only_what_fits_is_chosen(file: Path) -> None:
     choice = choose(first, second.memory.planned, SLOW_STARTS, never)
     assert (choice.candidate.stacking, choice.reason) == (2, "predicted")
     choice = choose(first, second.memory.planned - 1, SLOW_STARTS, never)
-    assert (choice.candidate.stacking, choice.reason) == (1, "the only one")
+    assert (choice.candidate.stacking, choice.reason) == (1, "the only one that fits")
 
 
 def test_a_choice_is_said_in_a_line(file: Path) -> None:

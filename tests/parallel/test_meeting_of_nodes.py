@@ -104,6 +104,9 @@ def test_a_port_that_is_taken(file: Path, tmp_path: Path) -> None:
         port = other.getsockname()[1]
         said = refused(file, tmp_path / "out", **node(0, port, PAREN_RENDEZVOUS_TIMEOUT="2"))
     assert said.startswith(f"E-DP-007: node 0 on {HOST} could not listen at 127.0.0.1:{port}\n")
+    assert said.rstrip().endswith(
+        "fix: let PAREN_RENDEZVOUS name this machine and a free port, as every node reaches it"
+    )
 
 
 def test_the_route_to_an_address_is_described() -> None:
@@ -224,5 +227,5 @@ def test_memory_is_agreed_on(file: Path, tmp_path: Path) -> None:
     (code, said), (other_code, _) = ends["436KiB"]
     assert (code, other_code) == (0, 0), ends
     assert "KiB planned of 436 KiB (value of PAREN_MEMORY on rank 1): fits\n" in said
-    assert "stacking   1 of 4 microbatches a call, the only one\n" in said
+    assert "stacking   1 of 4 microbatches a call, the only one that fits\n" in said
     assert "ranks      2, each with 2 of 4 microbatches of 32 rows: batches of 127 examples\n" in said

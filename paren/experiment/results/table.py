@@ -218,7 +218,7 @@ def _expand(recorded: Recorded, column: str) -> list[str]:
     raise ParenError(
         "E-API-006",
         f"no job in {recorded.out} has {column}{did_you_mean(column, known)}",
-        fix="paren results OUT shows what there is; nested results are named with dots, as in coverage.joint",
+        fix="paren results OUT shows what there is; nested results are named with dots",
     )
 
 
