@@ -171,8 +171,10 @@ def _exit_code(code: int) -> int:
 
 
 def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, lives: bool) -> None:
-    """Records a failure that the rank did not tell of itself. Its last sign may be of an earlier step; the others,
-    which now wait for it, are at the one that it was at."""
+    """Records a failure, unless one is on record, of the rank itself for instance. A rank's last sign may be of an
+    earlier step; the others, which now wait for it, are at the one that it was at."""
+    if read_failure(store) is not None:
+        return
     own = read_sign(store, rank.number)
     before = {each.number: read_sign(store, each.number).count for each in ranks if each.process.poll() is None}
     deadline = time.monotonic() + (0.0 if own.step is None else 2 * INTERVAL)
@@ -180,7 +182,7 @@ def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, li
         time.sleep(PAUSE)
     steps = [sign.step for sign in (read_sign(store, each) for each in before) if sign.step is not None]
     if own.step is not None:
-        own = replace(own, step=max(own.step, *steps))
+        own = replace(own, step=max([own.step, *steps]))
     Failure(rank.number, socket.gethostname(), own.where, cause, lives).record(store)
 
 

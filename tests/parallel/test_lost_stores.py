@@ -1,18 +1,23 @@
-"""What is said where the store of a run is not reached, is gone, or serves a node that does not end."""
+"""What is said where the store of a run is not reached, is gone, or serves a node that does not end; and of a rank that
+ended when no other is left to tell where the run was."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from io import BytesIO
 from types import SimpleNamespace
 
 import pytest
 from rank_processes import free_port
 from rank_runs import HOST
 
+from paren.parallel.failure import read_failure
 from paren.parallel.group import PeerLost
 from paren.parallel.join import joined
+from paren.parallel.launch import _Rank, _record
 from paren.parallel.meet import LOOPBACK, leave, lost
 from paren.parallel.ranks import Ranks
+from paren.parallel.sign import Sign
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Member, Patience, Topology
 from paren.text.errors import ParenError
@@ -71,3 +76,13 @@ def test_a_node_that_does_not_end() -> None:
         [],
         "see to that node; this run's checkpoints are whole",
     )
+
+
+def test_a_rank_that_ended_when_the_others_of_its_node_had_ended() -> None:
+    store = open_store(Address(LOOPBACK, 0), 4, True, 5.0)
+    ended = [_Rank(number, SimpleNamespace(poll=lambda: 1), BytesIO()) for number in (2, 3)]  # type: ignore[arg-type]
+    Sign(count=9, step=77, met=400, waits=True, phase="training").tell(store, 2)
+    _record(store, ended[0], ended, "it ended with exit code 1", lives=False)
+    failure = read_failure(store)
+    assert failure is not None
+    assert failure.error().message == f"rank 2 on {HOST} failed in step 78: it ended with exit code 1"
