@@ -204,7 +204,7 @@ def bound_busy_waiting() -> None:
     on a busy machine.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def chosen_interfaces() -> list[str]:

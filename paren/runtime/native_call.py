@@ -16,7 +16,7 @@ RUN = ctypes.CFUNCTYPE(
     *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
 )
 TEAM_WORK = 1 << 20  # scalar operations of all records, some 8 us: below, starting a team costs more than it saves
-SHORT_WORK = 1 << 24  # below, meetings of the threads cost enough for it to be measured whether a team pays
+SHORT_WORK = 1 << 28  # below, meetings of the threads cost enough for it to be measured whether a team pays
 LONG_RECORD = 1 << 22  # a record's, from which on a meeting before each does not count
 KIND, PARTS, MEETS = 0, 3, 5  # words of a record
 
