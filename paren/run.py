@@ -214,7 +214,7 @@ def train_program(
         compare_facts(ranks, facts, here)
         tree = shared.run.reproducible_over is not None
         layout = lay_out(shared)
-        combine = Combination.of(ranks, layout.trained, shared.rounds, tree, layout.trained_views, cards)
+        combine = Combination(ranks, layout.trained, shared.rounds, tree, layout.trained_views, cards)
     preparation = Preparation(
         first,
         data,

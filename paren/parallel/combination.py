@@ -57,8 +57,10 @@ class _Stages:
 
 
 class Combination:
-    """Adds gradients, losses and weights over the ranks, for the engine. `cards`: what sends and adds gradients
-    that lie on cards; without them the hosts do."""
+    """Adds gradients, of `length` elements, losses and weights over the ranks, for the engine. `rounds`: gradients
+    travel in bfloat16 between nodes. `tree`: sums are to be the same on other numbers of ranks. `views` gives the
+    parameters' parts of a vector of gradients. `cards`: what sends and adds gradients that lie on cards; without them
+    the hosts do. All ranks make one at the same place."""
 
     def __init__(
         self,
@@ -81,23 +83,9 @@ class Combination:
         self._spans: list[tuple[float, float]] = []  # when buckets were summed in this step
         self._points: list[tuple[object, object]] = []  # the same on cards
         self.last = NO_STEPS  # of the last step
-
-    @classmethod
-    def of(
-        cls,
-        ranks: Ranks,
-        length: int,
-        rounds: bool,
-        tree: bool,
-        views: Callable[[Floats], Mapping[str, Array]],
-        cards: Cards | None,
-    ) -> Combination:
-        """For gradients of `length` elements. `rounds`: they travel in bfloat16 between nodes. `tree`: sums are to be
-        the same on other numbers of ranks. `views` gives the parameters' parts of a vector of gradients."""
         # What the library takes for itself it takes now, and not after the plan's memory has begun to be counted.
         for group in (ranks.groups.within, ranks.groups.between, ranks.groups.every):
             group.gather(np.zeros(1, np.uint8), np.zeros(group.size, np.uint8))
-        return cls(ranks, length, rounds, tree, views, cards)
 
     @cached_property
     def buckets(self) -> Sequence[tuple[int, int]]:

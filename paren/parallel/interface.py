@@ -14,13 +14,12 @@ import time
 from collections.abc import Iterator
 
 from paren.environment import GLOO_INTERFACE, chosen_interfaces, use_interface
-from paren.parallel.route import is_loopback, own_address
+from paren.parallel.route import LOOPBACK, is_loopback, own_address
 from paren.parallel.store import Store
 from paren.parallel.topology import Address, Topology
 from paren.text.errors import ParenError
 
 PAUSE = 0.05  # seconds between two looks at a key
-LOOPBACK = "127.0.0.1"
 NEIGHBOUR = "address of node 1"  # key
 
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from paren.parallel.failure import Failure, describe_cause, read_failure
-from paren.parallel.route import describe_route
+from paren.parallel.route import LOOPBACK, describe_route
 from paren.parallel.sign import NEVER, read_stopped, tell_stopped
 from paren.parallel.store import Store, open_store, reach_store
 from paren.parallel.topology import Address, Topology
 from paren.text.errors import Note, ParenError, first_line
 
 PAUSE = 0.1  # seconds between two looks
-LOOPBACK = "127.0.0.1"
 HEARING = 5.0  # seconds in which the other nodes hear of a failure
 NODE, DONE, LATE = "node", "node done", "node late"  # keys
 
@@ -110,7 +109,7 @@ def _wait_for_ends(topology: Topology, store: Store, limit: float, *, failed: bo
         return []
     store.set(f"{DONE}/{topology.node}", "")
     deadline = time.monotonic() + limit
-    others = [node for node in range(topology.nodes) if topology.node == 0]
+    others = list(range(topology.nodes)) if topology.node == 0 else []
     if failed:  # of nodes that never came, nobody hears
         others = [node for node in others if store.check([f"{NODE}/{node}"])]
     while True:

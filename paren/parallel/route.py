@@ -8,6 +8,8 @@ import socket
 from paren.parallel.topology import Address
 from paren.text.errors import system_reason
 
+LOOPBACK = "127.0.0.1"
+
 
 def describe_route(address: Address) -> list[str]:
     """What the host is resolved to, and from which own address it would be reached, in sentences."""

@@ -15,8 +15,9 @@ from paren.parallel.failure import read_failure
 from paren.parallel.group import PeerLost
 from paren.parallel.join import joined
 from paren.parallel.launch import _Rank, _record
-from paren.parallel.meet import LOOPBACK, leave, lost
+from paren.parallel.meet import leave, lost
 from paren.parallel.ranks import Ranks
+from paren.parallel.route import LOOPBACK
 from paren.parallel.sign import Sign
 from paren.parallel.store import open_store
 from paren.parallel.topology import Address, Member, Patience, Topology
