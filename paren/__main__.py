@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
+    from _typeshed import ReadableBuffer
 
 INTERRUPTED = 130
 
@@ -16,6 +20,8 @@ def main() -> int:
     """Runs the command line; Ctrl-C ends it with 130, even while it is being loaded or objects are destroyed."""
     sys.unraisablehook = _end_if_interrupted
     _fill_streams()
+    encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
+    sys.stderr = io.TextIOWrapper(_Told(2), encoding, "backslashreplace", line_buffering=True)
     try:
         from paren.cli.app import main as run  # loading takes a tenth of a second, in which Ctrl-C may come
 
@@ -23,6 +29,32 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
+
+
+class _Told(io.RawIOBase):
+    """What people are told, written to a descriptor at once. What cannot be written, as the disk is full or the reader
+    of a pipe went away, is lost: a training of days does not end because a message could not be shown."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def fileno(self) -> int:
+        return self._number
+
+    def write(self, content: ReadableBuffer) -> int:
+        """Gives the number of bytes: as far as the writer can tell, all of them arrive."""
+        left = memoryview(content).cast("B")
+        length = len(left)
+        with suppress(OSError):
+            while left:
+                left = left[os.write(self._number, left) :]
+        return length
 
 
 def _fill_streams() -> None:

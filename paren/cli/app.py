@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _report(given)
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence_streams()
+        _silence_stdout()
         code = BROKEN_PIPE
     return code
 
@@ -187,9 +187,8 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _silence_streams() -> None:
+def _silence_stdout() -> None:
     """Sends what is still buffered nowhere, so that the interpreter does not complain about the pipe at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
+    os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

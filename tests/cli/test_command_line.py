@@ -17,6 +17,7 @@ from paren.cli.app import main
 from paren.text.errors import InternalError, Note, ParenError, ParenErrors
 from paren.text.source import Source, Span
 
+REGRESSION = Path(__file__).parents[2] / "examples" / "regression.paren"
 Outcome = tuple[int, str, str]
 Run = Callable[..., Outcome]
 
@@ -326,6 +327,22 @@ def test_closed_streams_are_quiet(redirection: str) -> None:
     )
     assert "Traceback" not in done.stdout + done.stderr
     assert "Exception" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&1 >/dev/null | true", "2>&-"])
+def test_a_training_whose_messages_cannot_be_shown_goes_on(redirection: str, tmp_path: Path) -> None:
+    run = f"{sys.executable} -m paren run {REGRESSION} --variant smoke --out {tmp_path}/out {redirection}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", run], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "complete"
+
+
+def test_a_result_that_cannot_be_written_is_an_error_of_a_run_that_stands(tmp_path: Path) -> None:
+    run = f"{sys.executable} -m paren run {REGRESSION} --variant smoke --out {tmp_path}/out >/dev/full"
+    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "E-CLI-002: the system refused a file operation: no space left on device"
+    assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "complete"
 
 
 def test_checking_loads_no_heavy_module() -> None:
