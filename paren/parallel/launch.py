@@ -18,7 +18,7 @@ from typing import IO
 
 from paren.parallel.failure import Failure, describe_end, read_failure
 from paren.parallel.meet import Stopped, leave, leave_failed, lost, meet
-from paren.parallel.sign import INTERVAL, OVER, read_sign, read_stopped, tell_stopped
+from paren.parallel.sign import INTERVAL, NEVER, OVER, read_sign, read_stopped, tell_stopped
 from paren.parallel.store import Store
 from paren.parallel.topology import OF_NODES, Address, Topology
 from paren.parallel.watch import FROZEN, Watch
@@ -158,11 +158,14 @@ def _look(store: Store, ranks: Sequence[_Rank], watch: Watch | None) -> None:
 
 
 def _may_end(store: Store, rank: _Rank, code: int) -> bool:
-    """Whether a rank that has ended with an exit code was done, or was stopped before all had joined."""
-    if read_sign(store, rank.number).phase == OVER:
+    """Whether a rank that has ended with an exit code was done, or was stopped before all had joined. A stop may come
+    to a rank alone, and before it can tell anybody: then the others are told here."""
+    sign, ended = read_sign(store, rank.number), _exit_code(code)
+    if sign.phase == OVER:
         return code in (0, *STOPPED)
-    stopped = read_stopped(store)
-    return stopped is not None and _exit_code(code) == stopped
+    if sign == NEVER and ended in STOPPED:
+        tell_stopped(store, ended)
+    return ended == read_stopped(store)
 
 
 def _exit_code(code: int) -> int:

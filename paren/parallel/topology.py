@@ -17,6 +17,7 @@ from paren.text.size import count_of
 
 OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
 EXCHANGES = ("f32", "bf16")
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,14 @@ def _listed(given: Mapping[str, str], visible: Visible) -> tuple[int, ...] | Non
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise _devices(f"PAREN_DEVICES is `{text}`, which is no list of ordinals", visible)
+        raise _device_error(f"PAREN_DEVICES is `{text}`, which is no list of ordinals", visible)
     ordinals = tuple(map(int, parts))
     repeated = next((each for each in ordinals if ordinals.count(each) > 1), None)
     if repeated is not None:
-        raise _devices(f"PAREN_DEVICES is `{text}`, which names device {repeated} more than once", visible)
+        raise _device_error(f"PAREN_DEVICES is `{text}`, which names device {repeated} more than once", visible)
     hidden = next((each for each in ordinals if each >= visible.count), None)
     if hidden is not None:
-        raise _devices(f"PAREN_DEVICES is `{text}`, and device {hidden} is not visible", visible)
+        raise _device_error(f"PAREN_DEVICES is `{text}`, and device {hidden} is not visible", visible)
     return ordinals
 
 
@@ -162,7 +163,7 @@ def _all(visible: Visible, ordinal: int | None) -> tuple[int, ...]:
     return (ordinal,) if ordinal is not None else tuple(range(visible.count))
 
 
-def _devices(message: str, visible: Visible) -> ParenError:
+def _device_error(message: str, visible: Visible) -> ParenError:
     names = {"cpu": ("processor", "processors"), "cuda": ("GPU", "GPUs")}[visible.kind]
     seen = f"visible: {count_of(visible.count, *names)}"
     if visible.count > 1:
@@ -205,12 +206,18 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     rank, ranks, local, here, port = (
         _whole(given, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
     )
-    if ranks % here or rank >= ranks or local != rank % here:
+    if here == 0 or ranks % here or rank >= ranks or local != rank % here:
         raise ParenError(
             "E-DP-009",
             f"rank {rank} of {ranks} is local rank {local} of {here}: nodes differ in their ranks, or ranks are not "
             "numbered node after node",
             fix="start the same number of ranks on every node",
+        )
+    if not 0 < port <= LAST_PORT:
+        raise ParenError(
+            "E-DP-009",
+            f"MASTER_PORT is {port}, which is no port",
+            fix=f"start torchrun with --standalone, or with --master-port and a number from 1 to {LAST_PORT}",
         )
     if listed is not None and len(listed) != here:
         raise ParenError(
@@ -219,7 +226,7 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
             fix=f"list {here}, or start torchrun with --nproc-per-node {len(listed)}",
         )
     if listed is None and visible.kind == "cuda" and here > visible.count:
-        raise _devices(f"this node has {here} ranks for {count_of(visible.count, 'visible GPU')}", visible)
+        raise _device_error(f"this node has {here} ranks for {count_of(visible.count, 'visible GPU')}", visible)
     devices = listed if listed is not None else tuple(range(here)) if visible.kind == "cuda" else (0,) * here
     served = given.get(AGENT_STORE) == "True"
     launcher = _whole(given, "PAREN_LAUNCHER") if "PAREN_LAUNCHER" in given else None
@@ -243,30 +250,30 @@ def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
     """The number of nodes, this one's index, and where node 0 listens."""
     nodes = _number(given, "PAREN_NODES", "which is no count of nodes") if "PAREN_NODES" in given else 1
     if nodes < 1:
-        raise _of_nodes("PAREN_NODES is `0`, which is no count of nodes")
+        raise _node_error("PAREN_NODES is `0`, which is no count of nodes")
     node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
     rendezvous = _address(given["PAREN_RENDEZVOUS"]) if "PAREN_RENDEZVOUS" in given else None
     if node is not None and node >= nodes:
-        raise _of_nodes(f"PAREN_NODE_RANK is {node}, and nodes are numbered 0 to {nodes - 1}")
+        raise _node_error(f"PAREN_NODE_RANK is {node}, and nodes are numbered 0 to {nodes - 1}")
     if nodes == 1:
         return 1, 0, None
     missing = [name for name, value in (("PAREN_NODE_RANK", node), ("PAREN_RENDEZVOUS", rendezvous)) if value is None]
     if missing or node is None:
         absent = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        raise _of_nodes(f"PAREN_NODES is {nodes}, and {absent}")
+        raise _node_error(f"PAREN_NODES is {nodes}, and {absent}")
     return nodes, node, rendezvous
 
 
 def _number(given: Mapping[str, str], name: str, wrong: str) -> int:
     if not given[name].isdecimal():
-        raise _of_nodes(f"{name} is `{given[name]}`, {wrong}")
+        raise _node_error(f"{name} is `{given[name]}`, {wrong}")
     return int(given[name])
 
 
 def _address(text: str) -> Address:
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):([0-9]{1,5})", text)
-    if found is None or not 0 < int(found[3]) < 65536:
-        raise _of_nodes(f"PAREN_RENDEZVOUS is `{text}`, which is not host:port")
+    if found is None or not 0 < int(found[3]) <= LAST_PORT:
+        raise _node_error(f"PAREN_RENDEZVOUS is `{text}`, which is not host:port")
     return Address(found[1] or found[2], int(found[3]))
 
 
@@ -284,7 +291,7 @@ def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
     if text is None:
         return usual
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is None or float(text) <= 0:
-        raise _of_nodes(f"{name} is `{text}`, which is no number of seconds")
+        raise _node_error(f"{name} is `{text}`, which is no number of seconds")
     return float(text)
 
 
@@ -294,10 +301,10 @@ def _exchange(given: Mapping[str, str], visible: Visible) -> str:
     if text is None:
         return "bf16" if visible.kind == "cuda" else "f32"
     if text not in EXCHANGES:
-        raise _of_nodes(f"PAREN_NODE_GRADIENTS is `{text}`, which is not {' or '.join(EXCHANGES)}")
+        raise _node_error(f"PAREN_NODE_GRADIENTS is `{text}`, which is not {' or '.join(EXCHANGES)}")
     return text
 
 
-def _of_nodes(message: str) -> ParenError:
+def _node_error(message: str) -> ParenError:
     fix = "set PAREN_NODES, PAREN_NODE_RANK (0 to nodes - 1) and PAREN_RENDEZVOUS (host:port of node 0) on every node"
     return ParenError("E-DP-005", message, fix=fix)

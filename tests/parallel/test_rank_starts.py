@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import paren
 from paren.parallel import launch
 from paren.parallel import store as store_of_run
 from paren.parallel.meet import Stopped, meet
-from paren.parallel.sign import NEVER, OVER, PREPARING, Sign, tell_stopped
+from paren.parallel.sign import NEVER, OVER, PREPARING, Sign, read_stopped, tell_stopped
 from paren.parallel.store import open_store, reach_store
 from paren.parallel.topology import Address, Patience, Topology
 from paren.run import shared_program
@@ -97,10 +98,12 @@ def test_ranks_that_are_started_anew_read_nothing_of_the_attempt_before() -> Non
 
 
 def test_how_a_rank_may_end() -> None:
-    """Not by a plain exit in the middle, whatever its code; by a stop signal only if that is known."""
+    """Not by a plain exit in the middle, whatever its code; by a stop signal only if that is known, or came before the
+    rank could tell of anything."""
     store = open_store(Address("127.0.0.1", 0), 1, True, LIMIT)
     rank = launch._Rank(0, subprocess.Popen(["true"]), io.BytesIO())
-    assert not launch._may_end(store, rank, 0)
+    assert [launch._may_end(store, rank, code) for code in (0, 1, -9)] == [False, False, False]
+    assert read_stopped(store) is None
     Sign(3, None, 2, False, PREPARING).tell(store, 0)
     assert [launch._may_end(store, rank, code) for code in (0, 143, -15)] == [False, False, False]
     tell_stopped(store, 143)
@@ -108,7 +111,22 @@ def test_how_a_rank_may_end() -> None:
     Sign(4, 8, 9, False, OVER).tell(store, 0)
     assert [launch._may_end(store, rank, code) for code in (0, 130, 1, -9)] == [True, True, False, False]
     assert NEVER.phase != OVER
+    silent = launch._Rank(1, rank.process, io.BytesIO())
+    for code, told in ((-15, 143), (130, 130)):
+        assert launch._may_end(store, silent, code)
+        assert read_stopped(store) == told
     rank.process.wait()
+
+
+def test_a_stop_of_a_rank_that_is_loading_still_stops_all(tmp_path: Path) -> None:
+    process = start(write_experiment(tmp_path), tmp_path / "out", variables=TWO)
+    end = time.monotonic() + LIMIT
+    while len(ranks := ranks_of(process)) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(ranks[1], signal.SIGTERM)
+    code, said = finish(process)
+    assert (code, last_line(said)) == (143, "stopped, as a rank or another node was asked to")
+    assert not [each for each in ranks.values() if Path(f"/proc/{each}").exists()]
 
 
 def test_reproducible_runs_exchange_exactly_whatever_is_usual(tmp_path: Path) -> None:

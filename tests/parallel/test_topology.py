@@ -226,6 +226,12 @@ def test_variables_of_nodes_that_are_wrong(changed: dict[str, str], message: str
             {**torchrun(0, 3, 1), "LOCAL_WORLD_SIZE": "2"},
             "rank 0 of 3 is local rank 0 of 2: nodes differ in their ranks, or ranks are not numbered node after node",
         ),
+        (
+            {**torchrun(0, 2, 1), "LOCAL_WORLD_SIZE": "0"},
+            "rank 0 of 2 is local rank 0 of 0: nodes differ in their ranks, or ranks are not numbered node after node",
+        ),
+        ({**torchrun(0, 2, 2), "MASTER_PORT": "0"}, "MASTER_PORT is 0, which is no port"),
+        ({**torchrun(0, 2, 2), "MASTER_PORT": "65536"}, "MASTER_PORT is 65536, which is no port"),
     ],
 )
 def test_two_sources_of_ranks_that_contradict_each_other(variables: dict[str, str], message: str) -> None:
