@@ -145,7 +145,7 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the ranks' s
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # Gloo's own: the interfaces it listens on, with commas between
 AGENT_FILE = "TORCHELASTIC_ERROR_FILE"  # where a rank tells torchrun of its error
 AGENT_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # how often torchrun started the ranks anew
-OF_AGENT = (AGENT_STORE, AGENT_FILE, AGENT_ATTEMPT)
+OF_AGENT = (AGENT_STORE, AGENT_ATTEMPT)
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,17 @@ def given_names() -> list[str]:
 def visible_devices() -> str | None:
     """The value of CUDA's own CUDA_VISIBLE_DEVICES, which hides cards from this process; None where it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def agent_file() -> Path | None:
+    """Where this process is to write what torchrun shows of its error; None where torchrun has not started it."""
+    path = os.environ.get(AGENT_FILE)
+    return Path(path) if path else None
+
+
+def leads() -> bool:
+    """Whether this process, if it is one of several ranks, is the first, which speaks for all."""
+    return os.environ.get("RANK", "0").strip() in ("", "0")
 
 
 def bound_busy_waiting() -> None:

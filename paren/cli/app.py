@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 from paren.cli import artifacts, formatting, inspection, machine, recorded, studies, training
 from paren.cli.output import print_result, report_errors, report_fault, say
 from paren.environment import read_environment
-from paren.text.errors import InternalError, ParenError, did_you_mean
+from paren.parallel.agent import tell_agent
+from paren.text.errors import InternalError, ParenError, describe_cause, did_you_mean
 
 DONE, FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
@@ -130,7 +131,13 @@ def _report(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     with command.make_context("paren", arguments) as context:
-        command.invoke(context)
+        try:
+            command.invoke(context)
+        except typer.Exit:
+            raise
+        except Exception as error:
+            tell_agent(describe_cause(error))
+            raise
     return DONE
 
 

@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from paren.environment import forces_colour, wants_colour
+import typer
+
+from paren.environment import forces_colour, leads, wants_colour
 from paren.text.errors import Note, ParenError, render
 from paren.text.source import Span
 
@@ -22,6 +24,14 @@ _PIPE_WIDTH = 1000
 def print_result(text: str) -> None:
     """Writes a result to stdout as it is."""
     print_painted(text, {})
+
+
+def print_folder(folder: str, code: int) -> None:
+    """Writes the folder of a run to stdout, the first of several ranks for all, and ends with its exit code."""
+    if leads():
+        print_result(folder)
+    if code:
+        raise typer.Exit(code)
 
 
 def print_painted(text: str, styles: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from paren.cli.options import (
     Variant,
     Workers,
 )
-from paren.cli.output import print_json, print_result
+from paren.cli.output import print_folder, print_json, print_result
 
 
 def register(app: typer.Typer) -> None:
@@ -102,7 +102,7 @@ def train(
         workers=workers,
         parallel=parallel.value if parallel is not None else None,
     )
-    _finish(str(ended.out), ended.exit_code)
+    print_folder(str(ended.out), ended.exit_code)
 
 
 def analyze(
@@ -132,10 +132,4 @@ def analyze(
         workers=workers,
         parallel=parallel.value if parallel is not None else None,
     )
-    _finish(str(ended.out), ended.exit_code)
-
-
-def _finish(out: str, code: int) -> None:
-    print_result(out)
-    if code:
-        raise typer.Exit(code)
+    print_folder(str(ended.out), ended.exit_code)

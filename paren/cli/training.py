@@ -24,7 +24,7 @@ from paren.cli.options import (
     Variant,
     Workers,
 )
-from paren.cli.output import print_result
+from paren.cli.output import print_folder
 from paren.train.progress import view_for
 
 Steps = Annotated[
@@ -117,9 +117,7 @@ def run(
         parallel=parallel.value if parallel is not None else None,
         single=single,
     )
-    print_result(str(trained.out))
-    if trained.exit_code:
-        raise typer.Exit(trained.exit_code)
+    print_folder(str(trained.out), trained.exit_code)
 
 
 def sample(

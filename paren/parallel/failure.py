@@ -51,11 +51,3 @@ def describe_end(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def describe_cause(error: BaseException) -> str:
-    """An error in one line: code or type, text, and the place in the file that it is about."""
-    if isinstance(error, ParenError):
-        return f"{error.code}: {error.message}" + (f" ({error.span})" if error.span else "")
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from paren.parallel.failure import Failure, describe_cause, read_failure
+from paren.parallel.agent import tell_agent
+from paren.parallel.failure import Failure, read_failure
 from paren.parallel.sign import INTERVAL, OVER, PREPARING, Place, Sign, read_place, read_stopped, tell_stopped
 from paren.parallel.store import Store
 from paren.parallel.watch import FROZEN, Watch
-from paren.text.errors import ParenError
+from paren.text.errors import ParenError, describe_cause
 
 Ending = Callable[[ParenError], None]
 
@@ -23,16 +24,15 @@ class Heart:
     exit code to end with at once: with None it waits on.
 
     `parent`: the process without which this one ends, None for any. Where no launcher of paren's watches the ranks,
-    `watch` looks after some, `tell_agent` gets the error that this rank ends with, and `say` the line about it.
+    `watch` looks after some, and `say` shows a line about the error that this rank ends with.
     """
 
     def __init__(
         self,
         rank: int,
         store: Store,
+        parent: int | None,
         watch: Watch | None = None,
-        parent: int | None = None,
-        tell_agent: Ending | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.rank = rank
@@ -43,7 +43,6 @@ class Heart:
         self._store = store
         self._watch = watch
         self._parent = parent
-        self._tell_agent = tell_agent
         self._say = say
         self._place = Place.here()
         self._count = self._met = self._inside = 0
@@ -78,8 +77,7 @@ class Heart:
         failure = self._told = Failure(self.rank, self._place.host, self._sign().where, describe_cause(error))
         with suppress(RuntimeError):  # without a store nobody is left to tell
             failure.record(self._store)
-        if self._tell_agent is not None:
-            self._tell_agent(failure.error())
+        tell_agent(describe_cause(failure.error()))
 
     def stop(self) -> None:
         """No more signs."""
@@ -135,12 +133,11 @@ class Heart:
                 self._kill(read_place(self._store, failure.rank))
             error = failure.error()
             why = "waited for it" if self._inside else "ends with it"  # an ending may end what it waits in
-            if self._tell_agent is not None:
-                self._tell_agent(error)
+            tell_agent(describe_cause(error))
             for ending in self.endings:
                 ending(error)
             if self._say is not None:
-                self._say(f"{error.code}: {error.message} (rank {self.rank} {why})")
+                self._say(f"{describe_cause(error)} (rank {self.rank} {why})")
         finally:
             os._exit(1)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from pathlib import Path
 
 from paren.environment import GLOO_INTERFACE
 from paren.parallel.group import Groups, PeerLost, peers
@@ -111,26 +109,16 @@ def _give_heart(topology: Topology, member: Member, store: Store, parent: int | 
     first whether any is stuck."""
     rank, count = member.rank, topology.ranks
     if member.launcher is not None:
-        return Heart(rank, store, parent=parent)
+        return Heart(rank, store, parent)
     watched = range(count) if rank == 0 else [(rank + 1) % count]
     watch = Watch(store, watched, topology.patience, say if rank == 0 else None, near=True)
-    return Heart(rank, store, watch, parent, lambda error: _tell_agent(error, member.error_file), say)
+    return Heart(rank, store, parent, watch, say)
 
 
 def say(text: str) -> None:
     """Writes a line to stderr, from any thread and whatever the others do with the stream."""
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())
-
-
-def _tell_agent(error: ParenError, path: str) -> None:
-    """Writes what torchrun shows of a rank's failure, in its own format."""
-    if not path:
-        return
-    extra = {"timestamp": str(int(time.time()))}
-    message = {"message": f"{error.code}: {error.message}", "extraInfo": extra}
-    with suppress(OSError):
-        Path(path).write_text(json.dumps({"message": message}))
 
 
 def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from paren.parallel.failure import Failure, describe_cause, read_failure
+from paren.parallel.failure import Failure, read_failure
 from paren.parallel.route import LOOPBACK, describe_route
 from paren.parallel.sign import NEVER, read_stopped, tell_stopped
 from paren.parallel.store import Store, open_store, reach_store
 from paren.parallel.topology import Address, Topology
-from paren.text.errors import Note, ParenError, first_line
+from paren.text.errors import Note, ParenError, describe_cause, first_line
 
 PAUSE = 0.1  # seconds between two looks
 HEARING = 5.0  # seconds in which the other nodes hear of a failure

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paren.environment import AGENT_ATTEMPT, AGENT_FILE, AGENT_STORE, LAUNCHED
+from paren.environment import AGENT_ATTEMPT, AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
 from paren.text.size import count_of
 
@@ -34,15 +34,14 @@ class Address:
 @dataclass(frozen=True)
 class Member:
     """This process as one of several ranks; `meeting` is where the ranks' store is, which the launcher serves, or else
-    the first rank. `launcher`: the process of paren that started this one, None if torchrun did, which reads what went
-    wrong from `error_file`. `attempt`: how often torchrun has started the ranks anew, with the store they had."""
+    the first rank. `launcher`: the process of paren that started this one, None if torchrun did. `attempt`: how
+    often torchrun has started the ranks anew, with the store they had."""
 
     rank: int
     local_rank: int
     meeting: Address
     served: bool
     launcher: int | None = None
-    error_file: str = ""
     attempt: int = 0
 
 
@@ -232,7 +231,7 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     launcher = _whole(given, "PAREN_LAUNCHER") if "PAREN_LAUNCHER" in given else None
     address = Address(given["MASTER_ADDR"], port)
     attempt = _whole(given, AGENT_ATTEMPT) if AGENT_ATTEMPT in given and served and launcher is None else 0
-    member = Member(rank, local, address, served, launcher, given.get(AGENT_FILE, ""), attempt) if ranks > 1 else None
+    member = Member(rank, local, address, served, launcher, attempt) if ranks > 1 else None
     exchange = _exchange(given, visible)
     return Topology(ranks // here, rank // here, devices, None, _patience(given), exchange, member)
 

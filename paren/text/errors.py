@@ -137,6 +137,14 @@ def _cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def describe_cause(error: BaseException) -> str:
+    """An error in one line: code or type, text, and the place in the file that it is about."""
+    if isinstance(error, ParenError):
+        return f"{error.code}: {error.message}" + (f" ({error.span})" if error.span else "")
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def first_line(error: Exception) -> str:
     """What another package's error says, in one line: the first of its text, or its type where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__)

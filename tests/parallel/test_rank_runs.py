@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from rank_processes import free_port
 from rank_runs import (
+    LIMIT,
     TWO,
     finish,
     node,
@@ -38,8 +39,9 @@ def test_two_ranks_train_as_one(alone: Path, two: Path) -> None:
 
 def test_four_ranks_of_torchrun_train_as_one(file: Path, alone: Path) -> None:
     out = file.parent / "four"
-    code, said = finish(start_torchrun(4, file, out))
-    assert code == 0, said
+    process = start_torchrun(4, file, out)
+    shown, said = process.communicate(timeout=LIMIT)
+    assert (process.returncode, shown) == (0, f"{out}\n"), said
     assert_same_training(out, alone)
 
 

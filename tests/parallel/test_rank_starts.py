@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from rank_processes import free_port
-from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, ranks_of, start, write_experiment
+from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, ranks_of, start, start_torchrun, write_experiment
 
 import paren
 from paren.parallel import launch
@@ -127,6 +128,15 @@ def test_a_stop_of_a_rank_that_is_loading_still_stops_all(tmp_path: Path) -> Non
     code, said = finish(process)
     assert (code, last_line(said)) == (143, "stopped, as a rank or another node was asked to")
     assert not [each for each in ranks.values() if Path(f"/proc/{each}").exists()]
+
+
+def test_torchrun_shows_a_mistake_that_is_found_before_ranks_join(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path)
+    file.write_text(file.read_text().replace("(tanh ", "(tnah "))
+    code, said = finish(start_torchrun(2, file, tmp_path / "out"))
+    assert code == 1
+    named = f"E-NAME-001: unknown name tnah (did you mean tanh?) ({file}:13:21)"
+    assert re.search(rf"Root Cause(.*\n)*.* : {re.escape(named)}\n", said) is not None, said
 
 
 def test_reproducible_runs_exchange_exactly_whatever_is_usual(tmp_path: Path) -> None:
