@@ -150,7 +150,7 @@ def start_ranks(
     shared_program(program, topology)  # what cannot be shared out is refused before any rank starts
     command = _command(program, overrides, options, how)
     try:
-        code = launch(topology, command, inherited_variables(), lambda: signals.received, say)
+        code = launch(topology, command, inherited_variables(), signals.look, say)
     except ParenError as error:
         if topology.node == 0:
             note_failure(options.out, error)

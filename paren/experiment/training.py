@@ -14,6 +14,7 @@ from paren.experiment.jobs import Job
 from paren.experiment.launch import Launch
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.artifact import Artifact
+from paren.experiment.store.claims import Claim
 from paren.experiment.store.declared_files import digest_of_content
 from paren.experiment.store.recipe import Recipe, as_json
 from paren.experiment.store.store import Store
@@ -160,16 +161,17 @@ class Trainer:
                 job.program, options, self._how, view, signals, ONE_RANK, None, device=self.device, data=data
             )
 
-        def train(folder: Path) -> Json:
+        def train(folder: Path, held: Claim) -> Json:
             options = RunOptions(folder, resume="auto", tensorboard=self.tensorboard, versions=package_versions())
-            try:
-                outcome = start(options)
-            except ParenError as error:
-                if error.code != OTHER_EXPERIMENT:
-                    raise
-                # The recipe is the same, so what a function made of it is not: it does not give the same data twice.
-                view.notice(f"{job.name} begins anew: its data are others than those of the interrupted training")
-                outcome = start(replace(options, resume=None, overwrite=True))
+            with signals.only_while(held.prove):
+                try:
+                    outcome = start(options)
+                except ParenError as error:
+                    if error.code != OTHER_EXPERIMENT:
+                        raise
+                    # The recipe is the same, so what a function made of it is not: it gives other data each time.
+                    view.notice(f"{job.name} begins anew: its data are others than those of the interrupted training")
+                    outcome = start(replace(options, resume=None, overwrite=True))
             if outcome.ended not in (COMPLETE, NOTHING_TO_DO):
                 raise Stopped
             check_unchanged(job.program, self.root, data)

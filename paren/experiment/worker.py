@@ -26,12 +26,12 @@ from paren.experiment.job_files import (
 from paren.experiment.jobs import Job
 from paren.experiment.standing import Standing, look
 from paren.experiment.store.artifact import Artifact
-from paren.experiment.store.claims import claim
+from paren.experiment.store.claims import LEASE, Claim, claim
 from paren.experiment.training import MODEL, Stopped, Trainer
 from paren.experiment.worker_pool import Death
 from paren.pipeline import keeping_plans
 from paren.text.errors import ParenError
-from paren.train.signals import StopSignals
+from paren.train.signals import StopSignals, TakenOver
 
 DIED = "E-JOB-009"
 PAUSE = 0.2  # seconds between two looks at jobs that others work on
@@ -78,7 +78,7 @@ class Worker:
             elif found is not None and found.state in (DONE, FAILED) and self._settles(job, found):
                 self.tell(Event(job.order, found.state, found.stage or "", text=found.message or ""))
                 return True
-            return self._work(job)
+            return self._work(job, held)
 
     def _settles(self, job: Job, found: JobStatus) -> bool:
         """Whether what another worker came to meanwhile is of this job. In one output folder, a job of another file may
@@ -93,15 +93,26 @@ class Worker:
         named = (read_job_file(self.root / job.folder) or {}).get(MODEL)
         return now.finished or (found.state == FAILED and Path(str(named)).name == model.name)
 
-    def _work(self, job: Job) -> bool:
-        """Whether the job has ended; False if a signal stopped it."""
+    def _work(self, job: Job, held: Claim) -> bool:
+        """Whether the job has ended; False if a signal stopped it, or another host took it over."""
         folder = self.root / job.folder
-        attempt = _Attempt(self, job, folder, JobStatus(RUNNING, device=self.trainer.how.device))
+        attempt = _Attempt(self, job, folder, held, JobStatus(RUNNING, device=self.trainer.how.device))
+        try:
+            return self._try(attempt)
+        except TakenOver:
+            text = f"another host is at {job.name} now, as this process gave no sign for {LEASE:g} s"
+            self.tell(Event(job.order, NOTICE, text=text))
+            return False
+
+    def _try(self, attempt: _Attempt) -> bool:
+        """Whether the job has ended; False if a signal stopped it."""
         try:
             attempt.run()
         except Stopped:
             attempt.end(WAITING)
             return False
+        except TakenOver:
+            raise
         except ParenError as error:
             attempt.fail(error.code, error.message, "".join(traceback.format_exception(error)))
         except Exception as error:  # whatever a job does wrong is told by its status and must not stop the others
@@ -129,11 +140,12 @@ def fail_job(root: Path, job: Job, death: Death, tell: Tell) -> None:
 
 @dataclass
 class _Attempt:
-    """One try at a job. The caller has its claim."""
+    """One try at a job, whose claim is `held`."""
 
     worker: Worker
     job: Job
     folder: Path
+    held: Claim
     status: JobStatus
     _since: float = 0.0
 
@@ -178,8 +190,14 @@ class _Attempt:
         """Says what is done now."""
         self._end_stage()
         self.status = replace(self.status, stage=name)
-        write_job_status(self.folder, self.status)
+        self._write_status()
         self.worker.tell(Event(self.job.order, RUNNING, name))
+
+    def _write_status(self) -> None:
+        """Raises `TakenOver` where another host is at the job now."""
+        if self.held.is_lost():
+            raise TakenOver
+        write_job_status(self.folder, self.status)
 
     def _end_stage(self) -> None:
         """Notes how long the stage took that ends, if there was one."""
@@ -194,13 +212,13 @@ class _Attempt:
         self._end_stage()
         stage = None if state == DONE else self.status.stage
         self.status = replace(self.status, state=state, stage=stage)
-        write_job_status(self.folder, self.status)
+        self._write_status()
         self.worker.tell(Event(self.job.order, state, stage or ""))
 
     def fail(self, code: str | None, message: str, text: str) -> None:
         """The last word on one that did; `text` is its traceback."""
         self._end_stage()
         self.status = replace(self.status, state=FAILED, code=code, message=message, traceback=text)
-        write_job_status(self.folder, self.status)
+        self._write_status()
         told = f"{code}: {message}" if code else message
         self.worker.tell(Event(self.job.order, FAILED, self.status.stage or "", text=told))

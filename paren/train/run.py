@@ -42,7 +42,7 @@ from paren.train.resume import Candidates, find_checkpoints, is_in, restore_newe
 from paren.train.run_directory import Found
 from paren.train.saving import Saver
 from paren.train.session import Session
-from paren.train.signals import StopSignals
+from paren.train.signals import StopSignals, TakenOver
 from paren.train.start_from import load_weights
 from paren.train.state import Json, LoopState
 from paren.train.status import StatusFile
@@ -115,6 +115,8 @@ class Start:
             file = StatusFile(options.out, total, self.files)
             try:
                 return self._train(prepared, store, BestStore(best), candidates, file, total, stop, every)
+            except TakenOver:
+                raise  # the status is another's to write
             except BaseException as error:
                 with suppress(ParenError):  # the disk may be what failed; the error itself is on its way to the user
                     if isinstance(error, ParenError):

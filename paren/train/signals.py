@@ -15,6 +15,10 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SHOW_CURSOR = "\x1b[?25h"
 
 
+class TakenOver(Exception):
+    """What this process works on is another's now: it stops, and writes nothing more there."""
+
+
 class StopSignals:
     """A `with` block in which SIGTERM and SIGINT ask for a stop instead of ending the process.
 
@@ -35,13 +39,29 @@ class StopSignals:
         self._border = border
         self.at_once = at_once
         self._follows = False
+        self._prove: Callable[[], None] = lambda: None
         self._process = os.getpid()
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, signal.Handlers | int | None] = {}
 
     @property
     def stop_asked(self) -> bool:
-        return self.received is not None
+        """Asked wherever a stop is obeyed. Raises what `only_while` has to raise."""
+        return self.look() is not None
+
+    def look(self) -> signal.Signals | None:
+        """The signal that asks for a stop, if one came. Raises as `stop_asked` does."""
+        self._prove()
+        return self.received
+
+    @contextmanager
+    def only_while(self, prove: Callable[[], None]) -> Iterator[None]:
+        """A block in which work goes on only while `prove` does not raise `TakenOver`: it ends where a stop would."""
+        self._prove = prove
+        try:
+            yield
+        finally:
+            self._prove = lambda: None
 
     @property
     def exit_code(self) -> int:

@@ -20,7 +20,7 @@ import pytest
 
 from paren.experiment.store import prune as prune_module
 from paren.experiment.store.artifact import Writer, read_artifact
-from paren.experiment.store.claims import sweep
+from paren.experiment.store.claims import Claim, sweep
 from paren.experiment.store.launches import record_launch
 from paren.experiment.store.prune import prune
 from paren.experiment.store.recipe import Recipe
@@ -77,7 +77,7 @@ def fill(writer: Writer) -> None:
     writer.json("note", "text")
 
 
-def train(folder: Path) -> str:
+def train(folder: Path, held: Claim) -> str:
     (folder / "weights").write_text("trained")
     return "done"
 
@@ -233,7 +233,7 @@ def fill(recipe):
 
 
 def train(recipe):
-    def make(folder):
+    def make(folder, held):
         steps = folder / "steps"
         begun = int(steps.read_text()) if steps.exists() else 0
         note(f"resumed-{recipe.key}", str(begun))

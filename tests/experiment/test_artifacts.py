@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from paren.experiment.store.artifact import Writer
+from paren.experiment.store.claims import Claim
 from paren.experiment.store.recipe import Recipe, as_json, differences
 from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
@@ -88,7 +89,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_a_training_goes_on_in_its_folder(tmp_path: Path) -> None:
     store, recipe = Store(tmp_path), Recipe("model", "model", {"program": "p"})
 
-    def interrupted(folder: Path) -> None:
+    def interrupted(folder: Path, held: Claim) -> None:
         (folder / "checkpoint").write_text("half")
         raise KeyboardInterrupt
 
@@ -97,7 +98,7 @@ def test_a_training_goes_on_in_its_folder(tmp_path: Path) -> None:
     assert store.find(recipe) is None
     assert (store.partial(recipe) / "checkpoint").read_text() == "half"
 
-    def go_on(folder: Path) -> dict[str, str]:
+    def go_on(folder: Path, held: Claim) -> dict[str, str]:
         assert (folder / "checkpoint").read_text() == "half"
         (folder / "checkpoints").mkdir()
         (folder / "checkpoints" / "weights").write_text("whole")

@@ -13,7 +13,7 @@ import pytest
 from paren.cli.app import main
 from paren.experiment.store import prune as prune_module
 from paren.experiment.store.artifact import read_artifact
-from paren.experiment.store.claims import claim
+from paren.experiment.store.claims import Claim, claim
 from paren.experiment.store.launches import read_launches, record_launch
 from paren.experiment.store.prune import prune
 from paren.experiment.store.recipe import Recipe
@@ -33,7 +33,7 @@ def job(root: Path, number: int, *, data: int = 0, state: str = "done") -> str:
     folder.mkdir(parents=True, exist_ok=True)
     made = {
         "data": store.build(recipe("data", data), lambda writer: writer.array("x", np.zeros(100))),
-        "model": store.train(recipe("model", number), lambda folder: (folder / "run.json").write_text("{}")),
+        "model": store.train(recipe("model", number), lambda folder, _: (folder / "run.json").write_text("{}")),
         "posterior": store.build(recipe("posterior", number), lambda writer: writer.json("mean", 1.0)),
     }
     paths = {kind: Path(os.path.relpath(artifact.folder, folder)).as_posix() for kind, artifact in made.items()}
@@ -146,7 +146,7 @@ def test_what_an_unfinished_job_has_got_so_far_stays(tmp_path: Path, state: str)
     assert not store.partial(recipe("model", 10)).exists()
 
 
-def interrupted(folder: Path) -> None:
+def interrupted(folder: Path, held: Claim) -> None:
     (folder / "checkpoint").write_text("half")
     raise KeyboardInterrupt
 

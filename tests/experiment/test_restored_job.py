@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import paren
+from paren.experiment.store.claims import Claim
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
@@ -39,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]
     root = folder / "out"
     store = Store(root)
 
-    def train(place: Path) -> Json:
+    def train(place: Path, held: Claim) -> Json:
         paren.load(folder / "study.paren").run(out=place)
         return None
 

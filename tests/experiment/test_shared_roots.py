@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from experiment.studies import PLAIN, Shown, read_from_arrays, write_study
 
 import paren
 from paren import api
+from paren.experiment.events import Event
 from paren.experiment.jobs import Job
 from paren.experiment.store.artifact import Writer
 from paren.experiment.store.claims import Claim, claim
@@ -129,6 +132,69 @@ def test_an_interrupted_training_whose_data_are_gone_and_made_otherwise(tmp_path
     assert program.train(out, progress=view).done == 2
     told = [event.text for event in view.events if event.kind == "notice"]
     assert "baseline begins anew: its data are others than those of the interrupted training" in told
+
+
+def take_over(root: Path, name: str) -> Claim:
+    """Another host takes this process for dead, which sleeps for minutes."""
+    while True:
+        for lease in (root / "locks").glob("*.lease"):
+            with contextlib.suppress(FileNotFoundError):
+                if json.loads(lease.read_bytes())["claim"] == name:
+                    os.utime(lease, (time.time() - 1000, time.time() - 1000))
+        taken = claim(root, name, host="two")
+        if taken is not None:
+            return taken
+
+
+def test_a_training_that_another_host_took_over_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paren.experiment.store.claims.INTERVAL", 0.05)
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    path.write_text(path.read_text().replace(":steps 4", ":steps 100000 :log-every 1000"))
+    left: list[dict[str, Json]] = []
+    others: list[threading.Thread] = []
+
+    def other() -> None:
+        (partial,) = out.glob("store/model/*.partial")
+        taken = take_over(out, f"store/model/{partial.stem}")
+        while (partial / "holder.json").exists():
+            time.sleep(0.01)
+        found = json.loads((partial / "status.json").read_bytes())
+        left.append({**found, "saved": len(list(partial.glob("checkpoints/0*")))})
+        taken.release()
+
+    def at(event: Event) -> None:
+        if event.stage == "training" and event.step > 0 and not others:
+            others.append(threading.Thread(target=other))
+            others[0].start()
+
+    assert api.load(path).train(out, progress=Shown(at)).done == 1
+    others[0].join()
+    assert left[0]["state"] == "running", "that it failed is not for this process to say"
+    assert left[0]["saved"] == 0
+    (status,) = out.glob("store/model/*/status.json")
+    assert json.loads(status.read_bytes())["state"] == "complete"
+
+
+def test_a_job_that_another_host_took_over_is_left_to_it(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    seen: list[str] = []
+
+    def at(event: Event) -> None:
+        if event.stage == "training" and event.step > 0 and not seen:
+            (status,) = out.glob("runs/*/*/status.json")
+            taken = take_over(out, str(status.parent.relative_to(out)))
+            status.write_text("the other's")
+            seen.append("taken")
+            view.release, view.status = taken.release, status
+        elif event.kind == "notice" and seen == ["taken"]:
+            seen.append(view.status.read_text())
+            view.release()
+
+    view = Shown(at)
+    assert api.load(path).train(out, progress=view).done == 1
+    assert seen == ["taken", "the other's"]
+    told = [event.text for event in view.events if event.kind == "notice"]
+    assert told == ["another host is at baseline now, as this process gave no sign for 60 s"]
 
 
 def test_what_was_made_under_a_lost_claim_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from paren.experiment.layout import LOCKS
 from paren.runtime.host import boot_identity
 from paren.text.errors import ParenError, system_reason
 from paren.train.files import json_bytes
+from paren.train.signals import TakenOver
 from paren.train.status import now
 
 LEASE = 60.0  # seconds without a sign after which the holder on another host counts as dead
@@ -71,6 +72,11 @@ class Claim:
         """Whether another host took it over, because no sign of this process was seen for `LEASE` seconds. Looks."""
         self.give_sign()
         return self._lost
+
+    def prove(self) -> None:
+        """Raises `TakenOver` if another host was seen to have it when the last sign was to be given."""
+        if self._lost:
+            raise TakenOver
 
     def release(self) -> None:
         """Ends the claim; a second time does nothing."""

@@ -22,6 +22,7 @@ from paren.experiment.store.claims import Claim, waiting_for
 from paren.experiment.store.recipe import KEY_DIGITS, Recipe
 from paren.text.errors import ParenError
 from paren.train.files import TEMPORARY, Files, temporary_sibling
+from paren.train.signals import TakenOver
 from paren.train.state import Json
 
 DAMAGED = ".damaged-"
@@ -106,14 +107,18 @@ class Store:
         place = self.place(recipe)
         return place.with_name(f"{place.name}{PARTIAL}")
 
-    def train(self, recipe: Recipe, make: Callable[[Path], Json]) -> Artifact:
-        """Like `build`, in the folder `partial(recipe)`, which stays if `make` is interrupted, so that it can go on."""
+    def train(self, recipe: Recipe, make: Callable[[Path, Claim], Json]) -> Artifact:
+        """Like `build`, in the folder `partial(recipe)`, which stays if `make` is interrupted, so that it can go on.
+        Where `make` sees that its claim is another's now, it raises `TakenOver`."""
 
         def train(held: Claim) -> Artifact | None:
             folder = self.partial(recipe)
             with writing(folder):
                 folder.mkdir(exist_ok=True)
-            return self._publish(recipe, folder, held, make(folder))
+            try:
+                return self._publish(recipe, folder, held, make(folder, held))
+            except TakenOver:
+                return None
 
         return self._use_or(recipe, train)
 
