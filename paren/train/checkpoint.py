@@ -23,7 +23,7 @@ from paren.train.tensor_file import (
     Written,
     file_digest,
     read_header,
-    read_into,
+    read_tensors,
     write_tensors,
 )
 
@@ -314,7 +314,6 @@ def restore(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], roles: Mappin
 
 
 def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Mapping[str, AnyArray | None]) -> None:
-    tensors: list[str] = []
     try:
         with checkpoint.folder.open(file) as content:
             if content.size != stored.size:
@@ -322,24 +321,31 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
             entries, _, head = read_header(content, content.size)
             if entries.keys() != wanted.keys():
                 raise Damaged(f"{file} holds other tensors than the manifest says")
-            for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-                slot = checkpoint.manifest.slots[name]
-                if (entry.dtype, entry.shape) != (FORMAT_NAMES.get(slot.dtype), slot.shape):
+            slots = checkpoint.manifest.slots
+            names = sorted(entries, key=lambda name: (entries[name].begin, entries[name].end))
+            for name in names:
+                if (entries[name].dtype, entries[name].shape) != (
+                    FORMAT_NAMES.get(slots[name].dtype),
+                    slots[name].shape,
+                ):
                     raise Damaged(f"tensor '{name}' of {file} has another type than the manifest says")
-                array = wanted[name]
-                if array is None:
-                    array = np.empty(slot.shape, slot.dtype)
-                tensors.append(read_into(content, array))
-                if tensors[-1] != slot.sha256:
-                    raise Damaged(f"the bytes of tensor '{name}' of {file} do not match their SHA-256")
+            tensors = read_tensors(content, (_place(wanted[name], slots[name]) for name in names))
     except FileNotFoundError:
         raise Damaged(f"{file} is missing") from None
     except MalformedFile as error:
         raise Damaged(f"{file} is no safetensors file: {error}") from error
     except OSError as error:
         raise Damaged(f"{file} is not readable ({_reason(error)})") from error
+    for name, digest in zip(names, tensors, strict=True):
+        if digest != slots[name].sha256:
+            raise Damaged(f"the bytes of tensor '{name}' of {file} do not match their SHA-256")
     if file_digest(head, tensors) != stored.digest:
         raise Damaged(f"the header of {file} does not match the file's digest")
+
+
+def _place(array: AnyArray | None, slot: StoredSlot) -> AnyArray:
+    """Where the bytes of a slot go: those that nobody wants are only verified."""
+    return np.empty(slot.shape, slot.dtype) if array is None else array
 
 
 def _compare(checkpoint: Checkpoint, slots: Mapping[str, AnyArray], exact: bool) -> None:

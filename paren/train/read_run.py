@@ -22,7 +22,7 @@ from paren.train.places.place import Place
 from paren.train.resume import all_damaged, damaged, find_checkpoints
 from paren.train.run_directory import open_places, read_run_file
 from paren.train.state import BestRecord
-from paren.train.tensor_file import DTYPES, MalformedFile, file_digest, read_header, read_into
+from paren.train.tensor_file import DTYPES, MalformedFile, file_digest, read_header, read_tensors
 
 Floats = npt.NDArray[np.float64]
 
@@ -129,14 +129,12 @@ def _read_best(folder: Place) -> Weights:
         ) from None
     except (ValueError, TypeError) as error:
         raise damaged(folder, "manifest.json is not readable") from error
-    slots: dict[str, Array] = {}
-    tensors: list[str] = []
     try:
         with folder.open(record.file) as content:
             entries, _, head = read_header(content, content.size)
-            for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-                slots[name] = np.empty(entry.shape, DTYPES[entry.dtype])
-                tensors.append(read_into(content, slots[name]))
+            stored = sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end))
+            slots = {name: np.empty(entry.shape, DTYPES[entry.dtype]) for name, entry in stored}
+            tensors = read_tensors(content, slots.values())
     except (OSError, MalformedFile, KeyError) as error:
         raise damaged(folder, f"{record.file} is not readable") from error
     if file_digest(head, tensors) != record.digest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from paren.runtime.array import AnyArray
 from paren.text.errors import ParenError, Report, did_you_mean, system_reason
 from paren.text.source import Span
-from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_into
+from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_places
 
 
 def load_weights(
@@ -24,9 +24,7 @@ def load_weights(
         with path.open("rb") as file:
             entries, _, _ = read_header(file, size)
             sources = _match(path, entries, {parameter: name for name, parameter in names}, parameters, span)
-            for parameter, name in sources.items():
-                file.seek(entries[name].begin)
-                read_into(file, parameters[parameter])
+            read_places(file, [(entries[name].begin, parameters[parameter]) for parameter, name in sources.items()])
     except OSError as error:
         raise ParenError("E-START-001", f"the weights {path} cannot be read ({system_reason(error)})", span) from error
     except MalformedFile as error:

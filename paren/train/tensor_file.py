@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import sys
 from collections import deque
@@ -21,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import methodcaller
 from types import TracebackType
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
@@ -34,7 +35,8 @@ T = TypeVar("T")
 Check = Callable[[str, Array], None]
 
 CHUNK = 1 << 23  # bytes that are checked and written at a time
-HASHING = 2  # threads that hash while a file is written
+HASHING = 2  # threads that hash while a file is written or read
+READING = 2  # threads that read first weights
 PUSHED = 1 << 26  # bytes after which the disk is asked to take them, while more are written
 COPIES = 2  # chunks of arrays on a device that each hashing thread leaves in host memory
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the safetensors library
@@ -146,23 +148,57 @@ def read_header(file: Readable, size: int) -> tuple[dict[str, Entry], dict[str, 
     return entries, metadata, prefix + raw
 
 
-def read_into(file: Readable, array: AnyArray) -> str:
-    """Fills a C-contiguous array from the file's position on; gives the SHA-256 of its bytes. Raises `MalformedFile` if
-    the file ends."""
-    digest = hashlib.sha256()
-    for part in chunks("array", array):
-        chunk = np.empty(part.shape, part.dtype) if isinstance(part, DeviceArray) else part
-        data = _bytes(chunk)
-        done = 0
-        while done < data.nbytes:
-            count = file.readinto(data[done:])
-            if not count:
-                raise MalformedFile("the file ends inside a tensor")
-            done += count
-        if isinstance(part, DeviceArray):
-            part[...] = chunk
-        digest.update(data)
-    return digest.hexdigest()
+def read_tensors(file: Readable, arrays: Iterable[AnyArray]) -> list[str]:
+    """Fills C-contiguous arrays, one after another, from the file's position on; gives the SHA-256 of each one's bytes,
+    which other threads make meanwhile. Raises `MalformedFile` if the file ends."""
+    digests = []
+    with ExitStack() as stack:
+        threads = [stack.enter_context(_Thread("hashing")) for _ in range(HASHING)]
+        for array in arrays:
+            digests.append(hashlib.sha256())
+            thread = min(threads, key=lambda each: each.bytes)
+            for part in chunks("array", array):
+                chunk = _read(part, lambda data, _: file.readinto(data))
+                thread.give(chunk.nbytes, digests[-1].update, _bytes(chunk))
+                thread.catch_up(COPIES)
+        for thread in threads:
+            thread.catch_up(0)
+    return [digest.hexdigest() for digest in digests]
+
+
+def read_places(file: BinaryIO, places: Iterable[tuple[int, AnyArray]]) -> None:
+    """Fills C-contiguous arrays, each from its place in an open file; several threads read, and are the first to touch
+    the memory. Raises `MalformedFile` if the file ends."""
+
+    def read(place: int, part: AnyArray) -> None:
+        _read(part, lambda data, done: os.preadv(file.fileno(), [data], place + done))
+
+    shared: list[tuple[int, AnyArray]] = []
+    for place, array in places:
+        for part in chunks("array", array):
+            if isinstance(part, DeviceArray):  # a device is for this thread only
+                read(place, part)
+            else:
+                shared.append((place, part))
+            place += part.nbytes
+    with ThreadPoolExecutor(READING, thread_name_prefix="paren-reading") as threads:
+        deque(threads.map(lambda each: read(*each), shared), 0)
+
+
+def _read(part: AnyArray, read: Callable[[memoryview, int], int]) -> Array:
+    """Fills a part and gives its values in host memory. `read(data, done)` fills the beginning of `data`, after `done`
+    bytes of the part, and gives its length; 0 at the end of the file."""
+    chunk = np.empty(part.shape, part.dtype) if isinstance(part, DeviceArray) else part
+    data = _bytes(chunk)
+    done = 0
+    while done < data.nbytes:
+        count = read(data[done:], done)
+        if not count:
+            raise MalformedFile("the file ends inside a tensor")
+        done += count
+    if isinstance(part, DeviceArray):
+        part[...] = chunk
+    return chunk
 
 
 def chunks(name: str, array: AnyArray) -> Iterator[AnyArray]:

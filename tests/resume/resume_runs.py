@@ -64,6 +64,7 @@ MLP = """\
 (def hidden 12)
 (def dropped 0.3)
 (def steps 20)
+(def patience 50)
 
 (defdata points
   (python "points.py" points :fields ((x float32 [5]) (y float32 [])) :split ((train 0.8) (validation 0.2)) :rows 28))
@@ -85,7 +86,7 @@ MLP = """\
   :checkpoint-every 7
   :log-every 2
   :keep (best evaluation/loss :min)
-  :stop-early (evaluation/loss :min :patience 50)
+  :stop-early (evaluation/loss :min :patience patience)
   :seed 5)
 
 (defdiagnostic spread (abs (net x)) :every 2 :reduce mean)

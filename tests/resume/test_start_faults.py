@@ -175,7 +175,7 @@ def test_changed_data_are_refused(trial: Trial, half: Path, tmp_path: Path) -> N
 def test_several_starts_at_once(trial: Trial, tmp_path: Path) -> None:
     """One trains; the others are refused with its process and host."""
     out = tmp_path / "run"
-    arguments = (*trial.command(out), "--set", "steps=100000")
+    arguments = (*trial.command(out), "--set", "steps=1000000", "--set", "patience=1000000")
     starts = [Command(arguments) for _ in range(4)]
     deadline = time.monotonic() + 60
     while sum(process.poll() is None for process in starts) > 1 and time.monotonic() < deadline:

@@ -23,7 +23,7 @@ from paren.train.manifest import Manifest
 from paren.train.places.disk import DiskFolder, create_file
 from paren.train.resume import find_checkpoints, restore_newest
 from paren.train.state import BestRecord, LoopState
-from paren.train.tensor_file import MalformedFile, Written, file_digest, read_header, write_tensors
+from paren.train.tensor_file import MalformedFile, Written, file_digest, read_header, read_places, write_tensors
 
 DTYPES = ["float64", "float32", "int64", "int32", "uint32", "uint8", "bool"]
 
@@ -98,6 +98,22 @@ def test_what_the_disk_says_while_more_is_written_is_not_lost(tmp_path, monkeypa
     with pytest.raises(OSError, match="I/O error"):
         write_file(Failing(), tmp_path / "x", {"a": np.arange(200, dtype=np.float32)}, {})
     assert threads[:2] == ["paren-pushing"] * 2
+
+
+@pytest.mark.parametrize("chunk", [1, 24, 1 << 23])
+def test_arrays_are_read_from_their_places_by_several_threads(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(tensor_file, "CHUNK", chunk)
+    path = tmp_path / "x"
+    numbers = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
+    path.write_bytes(numbers.tobytes())
+    places = {3: (np.float32, (7, 5)), 700: (np.float64, ()), 0: (np.uint8, (1000,)), 999: (np.int32, (0, 4))}
+    arrays = {place: np.zeros(shape, dtype) for place, (dtype, shape) in places.items()}
+    with path.open("rb") as file:
+        read_places(file, arrays.items())
+        for place, array in arrays.items():
+            assert array.tobytes() == numbers[place : place + array.nbytes].tobytes()
+        with pytest.raises(MalformedFile, match="the file ends inside a tensor"):
+            read_places(file, [(0, np.zeros(4)), (990, np.zeros(4))])
 
 
 def test_a_slot_that_is_not_contiguous_is_a_fault_of_the_engine(tmp_path):
