@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import paren.own_files  # noqa: F401 notes when this process began to load paren's files
+
 if TYPE_CHECKING:
     from paren.api import Experiment, load
     from paren.experiment.analysis.over_jobs import JobView

@@ -19,7 +19,7 @@ from paren.experiment.restored_job import restore
 from paren.experiment.study import StudyRun, run_study
 from paren.forecast.plans import Plans, make_plans
 from paren.forecast.saving import choose_saving
-from paren.forecast.stacking import Candidate, first_candidate, most_stacked, predict
+from paren.forecast.stacking import first_candidate, most_stacked, predict
 from paren.forecast.target import absent_target, is_card, present_target
 from paren.inspect.compiling import compile_plans
 from paren.inspect.cudnn_gain import what_cudnn_changes
@@ -84,7 +84,7 @@ class Experiment:
     @cached_property
     def plans(self) -> Plans:
         """The plans of all graphs of a run."""
-        return make_plans(self.program)
+        return make_plans(self.program, Planning(cache=read_environment().cache))
 
     def check(self) -> dict[str, object]:
         """What the file amounts to: settings, data, parameters, rows of a microbatch, jobs of a study, notes. Raises
@@ -138,7 +138,8 @@ class Experiment:
         """
         if card is not None or arch is not None or (memory is not None and (device is None or is_card(device))):
             target = absent_target(device, card, memory, arch, tf32)
-            first = self._first(Planning(patterns, traits=CUDA), target.memory)
+            planning = Planning(patterns, traits=CUDA, cache=read_environment().cache)
+            first = first_candidate(self.program, planning, target.memory)
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
             choice = replace(choice, most=most_stacked(first, target.memory))
@@ -161,17 +162,15 @@ class Experiment:
             refusal = refusal_of(opened.link, environment.by_hosts)
             opened.link.unused = through_hosts(refusal) if refusal else ""
             shared = replace(shared, linked=not refusal)
-        planning, plans = Planning(patterns, traits=traits_of(opened.name)), lambda: self.plans
-        first = first_candidate(shared, planning, target.memory, plans if shared is self.program else None)
+        planning = Planning(patterns, traits=traits_of(opened.name), cache=environment.cache)
+        plans = (lambda: self.plans) if shared is self.program else None
+        first = first_candidate(shared, planning, target.memory, plans)
         choice = predict(first, stacking, target.memory, target.limits)
         # Copies of the state lie in the host's memory.
         room = target.memory if size is not None else target.memory // 2
         candidate = choose_saving(choice.candidate, available_memory().bytes // 2 if opened.own_memory else room)
         compiling = compile_plans(candidate.plans, opened)
         return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
-
-    def _first(self, planning: Planning, limit: int) -> Candidate:
-        return first_candidate(self.program, planning, limit, lambda: self.plans)
 
     def run(
         self,

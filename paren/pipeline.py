@@ -22,7 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from paren.ir.graph import Graph
 from paren.ir.identity import graph_key
@@ -44,6 +46,7 @@ from paren.plan.tile import tile
 from paren.plan.traits import CPU, Traits
 from paren.plan.verify_kernel import verify_kernel
 from paren.plan.widening import widen_products
+from paren.runtime.stored_plans import plan_once
 
 
 def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
@@ -75,12 +78,13 @@ class Planning:
     """How graphs are planned. `patterns`: whether large values are cut into tiles and cheap ones made again; results
     agree to rounding without. `budget`: bytes of an arena, beyond which values are computed again instead of kept as
     far as that helps. `traits`: of the device that they run on. `uploads`: whether checkpoints go to a bucket, which
-    takes memory beside the graphs."""
+    takes memory beside the graphs. `cache`: the folder where plans are kept, which changes none."""
 
     patterns: bool = True
     budget: int | None = None
     traits: Traits = CPU
     uploads: bool = False
+    cache: Path | None = field(default=None, compare=False, repr=False)
 
 
 PLAIN = Planning()
@@ -107,15 +111,22 @@ def plan_graph(
     """The placed and checked plan of a graph. `written_slots`: outputs that fill state slots without reading them.
     `held`: outputs that lie at given places of the arena."""
     if _kept is None:
-        return _plan(graph, written_slots, planning, held)
+        return _find_plan(graph, written_slots, planning, held)
     key = (graph_key(graph), tuple(written_slots), planning, repr(held))
     plan = _kept.pop(key, None)
     if plan is None:
-        plan = _plan(graph, written_slots, planning, held)
+        plan = _find_plan(graph, written_slots, planning, held)
         if len(_kept) >= MOST_KEPT:
             del _kept[next(iter(_kept))]
     _kept[key] = plan
     return plan
+
+
+def _find_plan(graph: Graph, written_slots: Collection[str], planning: Planning, held: Held) -> Plan:
+    make = partial(_plan, graph, written_slots, planning, held)
+    if planning.cache is None:
+        return make()
+    return plan_once(planning.cache, graph, (tuple(written_slots), planning, held), make)
 
 
 def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held: Held) -> Plan:

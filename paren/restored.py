@@ -194,7 +194,7 @@ class RestoredModel:
         while size not in self._executables:
             traits, precision = traits_of(self.device.name), self.program.run.precision
             graph = set_precision(choose(self.model.forward(size), traits.attends, precision), precision)
-            plan = plan_graph(graph, planning=Planning(traits=traits))
+            plan = plan_graph(graph, planning=Planning(traits=traits, cache=read_environment().cache))
             allowed = _CARD_BYTES if self.device.own_memory else _THREAD_BYTES * self.device.threads
             if plan.arena_bytes > allowed and size > 1:
                 size = self._most_rows = max(1, 1 << (size * allowed // plan.arena_bytes).bit_length() - 1)

@@ -197,7 +197,8 @@ def train_program(
     free = usable_memory(opened.available(), allowed)
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else here)
-    planning = Planning(how.patterns, traits=traits_of(opened.name), uploads=in_bucket(options.checkpoints))
+    uploads = in_bucket(options.checkpoints)
+    planning = Planning(how.patterns, traits=traits_of(opened.name), uploads=uploads, cache=environment.cache)
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
     if ranks is not None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paren.environment import read_environment
 from paren.experiment.analysis.analyze import Planned, Subject
 from paren.experiment.analysis.costs import costs
 from paren.experiment.analysis.over_jobs import undrawn
@@ -210,7 +211,8 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
 
 def _memory(job: Job, trainer: Trainer, free: int) -> int:
     """Bytes that the training plans for; values are computed again where they would not fit."""
-    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name))
+    cache = read_environment().cache
+    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name), cache=cache)
     return first_candidate(job.program, planning, free).memory.planned
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from paren.ir.graph import Graph
 from paren.ir.program import Program
 from paren.ir.show import show_graph
+from paren.text.source import Source
 
 
 def program_identity(program: Program) -> str:
@@ -32,14 +33,22 @@ def program_identity(program: Program) -> str:
 
 def graph_key(graph: Graph) -> str:
     """A text that is equal just for graphs that are equal in everything, the places of their nodes in the text of a
-    program included."""
+    program included, but not that text."""
     content = hashlib.sha256()
+    sources = sources_of(graph)
+    numbers = {id(source): number for number, source in enumerate(sources)}
     for node in (*graph.nodes, *graph.inputs):  # unused inputs are not among the nodes
         attrs = sorted((name, repr(value)) for name, value in node.attrs.items())
         span = node.span
-        place = (span.source.name, span.start, span.end)
+        place = (numbers[id(span.source)], span.start, span.end)
         arguments = [arg.number for arg in node.args]
         content.update(repr((node.number, node.op.name, arguments, attrs, str(node.type), place)).encode())
     outputs = [(name, node.number) for name, node in graph.outputs.items()]
-    content.update(repr((graph.name, [node.number for node in graph.inputs], outputs)).encode())
+    names = [source.name for source in sources]
+    content.update(repr((graph.name, [node.number for node in graph.inputs], outputs, names)).encode())
     return content.hexdigest()
+
+
+def sources_of(graph: Graph) -> list[Source]:
+    """The sources that the places of a graph's nodes are in, in the order in which they come up."""
+    return list({id(node.span.source): node.span.source for node in (*graph.nodes, *graph.inputs)}.values())

@@ -1,4 +1,5 @@
-"""Compiled kernels on disk, by content: verified when read, atomic when written, never a reason for a run to fail."""
+"""Compiled kernels and plans on disk, by content: verified when read, atomic when written, never a reason for a run to
+fail."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from paren.plan.kernel import Kernel
 
@@ -15,9 +17,10 @@ HASH_BYTES = 32
 
 
 @dataclass
-class KernelCache:
-    """Objects under `folder`, or nothing at all if it is None. `notes` says once what went wrong, in words."""
+class Cache:
+    """Objects of a kind under `folder`, or nothing at all if it is None. `notes` says once what went wrong."""
 
+    kind: ClassVar[str]
     folder: Path | None
     notes: list[str] = field(default_factory=list)
 
@@ -44,11 +47,11 @@ class KernelCache:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            self._note(f"the kernel cache {self.folder} cannot be read: {problem.strerror}")
+            self._note(f"the {self.kind} cache {self.folder} cannot be read: {problem.strerror}")
             return None
         content = data[HASH_BYTES:]
         if self._seal(key, content) != data[:HASH_BYTES]:
-            self._note(f"a damaged object in the kernel cache {self.folder} was rebuilt")
+            self._note(f"a damaged object in the {self.kind} cache {self.folder} was rebuilt")
             return None
         return content
 
@@ -65,14 +68,14 @@ class KernelCache:
                 file.write(self._seal(key, content) + content)
             os.replace(temporary, path)
         except OSError as problem:
-            self._note(f"compiled kernels are not kept in {self.folder}: {problem.strerror}")
+            self._note(f"compiled {self.kind}s are not kept in {self.folder}: {problem.strerror}")
             if temporary is not None:
                 with suppress(OSError):  # the note above says all there is to say
                     Path(temporary).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None
-        return self.folder / "kernels" / key[:2] / key[2:]
+        return self.folder / f"{self.kind}s" / key[:2] / key[2:]
 
     def _seal(self, key: str, content: bytes) -> bytes:
         """The hash covers the key too, so that a file under another name is not taken for this one."""
@@ -81,6 +84,14 @@ class KernelCache:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+class KernelCache(Cache):
+    kind = "kernel"
+
+
+class PlanCache(Cache):
+    kind = "plan"
 
 
 def kernel_key(kernel: Kernel, by_rows: bool) -> str:
