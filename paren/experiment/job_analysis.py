@@ -21,11 +21,12 @@ from paren.experiment.store.claims import waiting_for
 from paren.experiment.training import Trainer
 from paren.ir.program import Program
 from paren.restored import read_model
-from paren.text.errors import ParenError
+from paren.text.errors import Note, ParenError
 from paren.train.progress import Silent
 from paren.train.read_run import read_metrics
 
 COHORT, SWEEP = "cohort", "sweep"
+MOST_NAMED = 3  # configurations that a message names
 
 
 def functions_of(program: Program) -> Functions:
@@ -88,7 +89,7 @@ def draw_over_jobs(standings: Sequence[Standing], trainer: Trainer, root: Path, 
     """Draws what is not drawn yet of the plots over each cohort and over the sweep; `standings` are those of all jobs,
     in order. What waits for unfinished jobs is told. Gives the errors of user code, which stop no other plot."""
     program = standings[0].job.base
-    errors: list[ParenError] = []
+    found: list[tuple[ParenError, str]] = []
     for over, folder, numbers in groups_of([standing.job for standing in standings]):
         members = [standings[number] for number in numbers]
         waiting = sum(not standing.finished for standing in members)
@@ -106,5 +107,28 @@ def draw_over_jobs(standings: Sequence[Standing], trainer: Trainer, root: Path, 
             try:
                 draw_over(subjects, over, root / folder, trainer.functions, trainer.store, lambda _: None)
             except ParenError as error:
-                errors += error.errors
-    return errors
+                found += [(each, folder) for each in error.errors]
+    return _said_once(found)
+
+
+def _said_once(found: Sequence[tuple[ParenError, str]]) -> list[ParenError]:
+    """The errors of plots, with the folders of the configurations that they are of: what is the same in several is said
+    once."""
+    folders: dict[tuple[str, str, str], list[str]] = {}
+    firsts: dict[tuple[str, str, str], ParenError] = {}
+    for error, folder in found:
+        key = error.code, error.message, str(error.span)
+        firsts.setdefault(key, error)
+        folders.setdefault(key, []).extend([folder] if folder else [])
+    return [
+        ParenError(each.code, each.message, each.span, notes=[*each.notes, *_named(folders[key])], fix=each.fix)
+        for key, each in firsts.items()
+    ]
+
+
+def _named(folders: Sequence[str]) -> list[Note]:
+    """A note on the cohorts of which a plot could not be drawn; none for one over the sweep."""
+    if not folders:
+        return []
+    more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
+    return [Note(f"over the cohort of {', '.join(folders[:MOST_NAMED])}{more}")]

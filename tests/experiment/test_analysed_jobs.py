@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -250,11 +251,17 @@ def test_an_analysis_that_fails_stops_no_other_job(tmp_path: Path) -> None:
     assert set(states(out).values()) == {"done"}
 
 
-def test_a_plot_over_jobs_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_plot_over_jobs_that_fails_is_told_once(tmp_path: Path) -> None:
     path, out = write(tmp_path)
     functions = path.parent / "analysis.py"
     functions.write_text(FUNCTIONS.replace("for one, job", "raise RuntimeError('no')\n    for one, job"))
     with pytest.raises(ParenError) as raised:
         api.load(path).run(out)
-    assert [error.code for error in raised.value.errors] == ["E-STUDY-007"] * 4
+    assert [error.code for error in raised.value.errors] == ["E-STUDY-007"] * 2  # over cohorts, and over the sweep
+    own = "analysis.py:27, in all_curves: raise RuntimeError('no')"
+    notes = [[note.message for note in error.notes] for error in raised.value.errors]
+    configurations = [f"runs/{each}-[0-9a-f]{{12}}" for each in ("baseline", "rate-0.001", "rate-0.0001")]
+    assert [each[0] for each in notes] == [own, own]
+    assert [len(each) for each in notes] == [2, 1]
+    assert re.fullmatch(f"over the cohort of {', '.join(configurations)}", notes[0][1]) is not None
     assert set(states(out).values()) == {"done"}

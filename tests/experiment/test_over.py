@@ -34,7 +34,7 @@ def worst(scores):
 
 def across(scores, model, data, jobs, settings, rng):
     seen = [[*map(int, each["values"])] for each in scores], [dict(job.member) for job in jobs]
-    seen += ([job.metrics for job in jobs],)
+    seen += ([dict(job.metrics) for job in jobs],)
     seen += len(model), len(data), [dict(job.changed) for job in jobs], [float(job.history["loss"][0]) for job in jobs]
     seen += [job.settings["replica"] for job in jobs], settings["replica"]
     Path(__file__).with_name("seen.json").write_text(json.dumps(seen))
@@ -108,13 +108,62 @@ def test_they_are_drawn_again_where_something_they_see_changed(study: Study) -> 
     assert draw(study, subjects(study)) == ["across", "alone"]
 
 
+SEEING = """
+(defmetric best (python "f.py" worst) :needs (scores))
+(defmetric last (python "f.py" last) :needs (scores))
+(defplot one (python "f.py" one) :over cohort)
+(defplot every (python "f.py" every) :over cohort)
+(defplot copied (python "f.py" copied) :over cohort)
+(defplot missed (python "f.py" missed) :over cohort)
+(defplot none (python "f.py" none) :over cohort)
+"""
+SEEN = """
+import copy
+
+def last(scores):
+    return 7
+
+def one(jobs):
+    return Figure() if jobs[0].metrics["best"] is not None else None
+
+def every(jobs):
+    return Figure() if str([job.metrics for job in jobs]) else None
+
+def copied(jobs):
+    return Figure() if copy.deepcopy(jobs[-1].metrics)["best"] is not None else None
+
+def missed(jobs):
+    return Figure() if not any("more" in job.metrics for job in jobs) else Figure()
+
+def none(jobs):
+    return Figure() if jobs[0].history["loss"][0] and jobs[0].member else None
+"""
+
+
+def test_plots_that_take_jobs_are_drawn_again_for_the_metrics_that_they_read(study: Study) -> None:
+    study.write(FORMS + SEEING, PYTHON + SEEN)
+    assert draw(study, subjects(study)) == ["across", "alone", "one", "every", "copied", "missed", "none"]
+    study.write(FORMS + SEEING, PYTHON + SEEN.replace("return 7", "return 8"))
+    assert draw(study, subjects(study)) == ["across", "every", "copied"]
+    more = '(defmetric more (python "f.py" last) :needs (scores))\n'
+    study.write(FORMS + more + SEEING, PYTHON + SEEN)
+    assert draw(study, subjects(study)) == ["across", "every", "copied", "missed"]
+    study.write(FORMS + more + SEEING, PYTHON.replace(".max()", ".min() + 2") + SEEN)
+    assert draw(study, subjects(study)) == ["across", "one", "every", "copied"]
+    assert draw(study, subjects(study)) == []
+
+
+def test_a_plot_that_cannot_be_drawn_keeps_none_back(study: Study) -> None:
+    study.write(FORMS, PYTHON.replace("return Figure()", "raise ValueError('no')", 1))
+    jobs = subjects(study)
+    assert refusal(lambda: draw(study, jobs)) == ["E-STUDY-007: across in f.py raised ValueError: no"]
+    assert study.told == ["across", "alone"]
+    assert (study.job().parent / "plots/alone/alone.png").exists()
+    study.write(FORMS, PYTHON)
+    assert draw(study, subjects(study)) == ["across"]
+
+
 def test_a_plot_over_the_sweep_lies_in_the_output_root(study: Study) -> None:
     out = study.folder / "out"
     draw_over(subjects(study), "sweep", out, study.functions, study.store, study.told.append)
     assert sorted(path.name for path in (out / "plots" / "sweep").iterdir()) == ["plot.json", "sweep.pdf", "sweep.png"]
-
-
-def test_an_exception_of_such_a_plot_is_the_users(study: Study) -> None:
-    study.write(FORMS, PYTHON.replace("return Figure()", "raise ValueError('no')", 1))
-    jobs = subjects(study)
-    assert refusal(lambda: draw(study, jobs)) == ["E-STUDY-007: across in f.py raised ValueError: no"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -141,7 +141,7 @@ def analyze_job(subject: Subject, functions: Functions, store: Store, tell: Tell
             folder = subject.folder / PLOTS / analysis.name
             if drawn_key(folder) != key:
                 tell(analysis.name)
-                draw(analysis, functions, needs.given(analysis), folder, key)
+                draw(analysis, functions, needs.given(analysis), folder, partial(dict, key=key))
         elif analysis.name not in metrics:
             tell(analysis.name)
             metrics[analysis.name] = key, _metric(each, functions, needs)
@@ -222,12 +222,18 @@ def _metric(planned: Planned, functions: Functions, needs: Needs) -> Json:
         ) from None
 
 
-def draw(analysis: Analysis, functions: Functions, given: Mapping[str, object], folder: Path, key: str) -> None:
-    """Calls the function of a plot, and saves what it returns under the key."""
+def draw(
+    analysis: Analysis,
+    functions: Functions,
+    given: Mapping[str, object],
+    folder: Path,
+    made_from: Callable[[], Mapping[str, Json]],
+) -> None:
+    """Calls the function of a plot, and saves what it returns. `made_from` gives what its record says, after that."""
     with closing_figures():
         result = functions.call(analysis, given)
         span = analysis.spans["function"]
-        save_plot(result, analysis.name, folder, key, functions.file(analysis), origin_of(analysis), span)
+        save_plot(result, analysis.name, folder, made_from(), functions.file(analysis), origin_of(analysis), span)
 
 
 def origin_of(analysis: Analysis) -> str:

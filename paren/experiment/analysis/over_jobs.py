@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 from paren.experiment.analysis.analyze import (
@@ -16,7 +17,7 @@ from paren.experiment.analysis.analyze import (
     recipe_of,
     recorded_metrics,
 )
-from paren.experiment.analysis.plots import drawn_key
+from paren.experiment.analysis.plots import drawn_record
 from paren.experiment.layout import PLOTS
 from paren.experiment.python.functions import Functions
 from paren.experiment.store.recipe import as_json, digest
@@ -24,8 +25,10 @@ from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import Analysis, Value
 from paren.lang.analysis import python_name
-from paren.text.errors import InternalError
+from paren.text.errors import InternalError, Report
 from paren.train.state import Json
+
+ASKED = "metrics"  # the part of a plot's record that names those it asked its jobs for
 
 
 @dataclass(frozen=True)
@@ -44,35 +47,98 @@ def draw_over(
     subjects: Sequence[Subject], over: str, folder: Path, functions: Functions, store: Store, tell: Tell
 ) -> None:
     """Draws the plots over a cohort (`folder` is that of the configuration) or over a sweep (the output root) that are
-    not drawn yet from these jobs, which are analysed and in order. Raises as `analyze_job` does."""
+    not drawn yet from these jobs, which are analysed and in order. Raises what `analyze_job` does, of all plots at
+    once: none is kept back by another that cannot be drawn."""
     program = subjects[0].program
-    for analysis, key, sources in _undrawn(subjects, over, folder, functions, store):
+    report = Report()
+    for plot in _undrawn(subjects, over, folder, functions, store):
+        analysis, asked = plot.analysis, _Asked()
         tell(analysis.name)
-        given = {python_name(need): [source.need(need) for source in sources] for need in analysis.needs}
-        views = [source.view() for source in sources] if functions.takes(analysis, "jobs") else []
-        place = folder / PLOTS / analysis.name
-        draw(analysis, functions, {**given, **given_besides(analysis, program), "jobs": views}, place, key)
+        with report.collect():
+            needs = {python_name(need): [source.need(need) for source in plot.sources] for need in analysis.needs}
+            views = [source.view(asked) for source in plot.sources] if plot.sees_jobs else []
+            given = {**needs, **given_besides(analysis, program), "jobs": views}
+            draw(analysis, functions, given, folder / PLOTS / analysis.name, partial(plot.made_from, asked))
+    report.finish()
 
 
 def undrawn(subjects: Sequence[Subject], over: str, folder: Path, functions: Functions, store: Store) -> list[str]:
     """The names of the plots that `draw_over` would draw. Nothing is run."""
-    return [analysis.name for analysis, _, _ in _undrawn(subjects, over, folder, functions, store)]
+    return [plot.analysis.name for plot in _undrawn(subjects, over, folder, functions, store)]
 
 
 def _undrawn(
     subjects: Sequence[Subject], over: str, folder: Path, functions: Functions, store: Store
-) -> Iterator[tuple[Analysis, str, list[_Source]]]:
-    """The plots that are not drawn yet, each with its key and what the jobs give to it."""
+) -> Iterator[_Plot]:
+    """The plots that are not drawn yet."""
     program = subjects[0].program
     analyses = [analysis for analysis in program.study.analyses if analysis.over == over]
     sources = [_Source(subject, functions, store) for subject in subjects] if analyses else []
     for analysis in analyses:
         keys: dict[str, Json] = {need: [source.key(need) for source in sources] for need in analysis.needs}
-        sees_jobs = functions.takes(analysis, "jobs")
-        counts: list[Json] = [source.counts() for source in sources] if sees_jobs else []
-        key = digest([recipe_of(analysis, program, functions, keys).key, counts])
-        if drawn_key(folder / PLOTS / analysis.name) != key:
-            yield analysis, key, sources
+        recipe = recipe_of(analysis, program, functions, keys)
+        plot = _Plot(analysis, recipe.key, functions.takes(analysis, "jobs"), sources)
+        record = drawn_record(folder / PLOTS / analysis.name)
+        asked = record.get(ASKED)
+        if record.get("key") != plot.key(list(map(str, asked)) if isinstance(asked, list) else None):
+            yield plot
+
+
+@dataclass
+class _Asked:
+    """The metrics that a plot asked its jobs for, by name; `all` where it went through them."""
+
+    names: set[str] = field(default_factory=set)
+    all: bool = False
+
+
+class _Metrics(Mapping[str, Json]):
+    """The results of a job's metrics by name. It notes whose were asked for: a plot is drawn again where one of these
+    changes, or another comes that it looked for."""
+
+    def __init__(self, values: Mapping[str, Json], asked: _Asked) -> None:
+        self._values = values
+        self._asked = asked
+
+    def __getitem__(self, name: str) -> Json:
+        self._asked.names.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked.all = True
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        self._asked.all = True
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __reduce__(self) -> tuple[type[dict[str, Json]], tuple[dict[str, Json]]]:
+        """A copy, in another process for instance, is an ordinary dictionary."""
+        return dict, (dict(self),)
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """A plot over several jobs, and what they give to it. `recipe`: the key of all that it is made from but
+    what it sees of the jobs themselves."""
+
+    analysis: Analysis
+    recipe: str
+    sees_jobs: bool
+    sources: Sequence[_Source]
+
+    def key(self, asked: Sequence[str] | None) -> str:
+        """The key of the plot if it asks for these metrics, or for all with None."""
+        counts: list[Json] = [source.counts(asked) for source in self.sources] if self.sees_jobs else []
+        return digest([self.recipe, counts])
+
+    def made_from(self, asked: _Asked) -> dict[str, Json]:
+        """What the record of the plot says."""
+        names = None if asked.all else sorted(asked.names)
+        return {"key": self.key(names), ASKED: None if names is None else [*names]}
 
 
 class _Source:
@@ -97,16 +163,22 @@ class _Source:
             self._needs.products[name] = found
         return self._needs.need(name)
 
-    def view(self) -> JobView:
+    @cached_property
+    def _metrics(self) -> dict[str, Json]:
+        return {name: value for name, (_, value) in recorded_metrics(self._subject.folder).items()}
+
+    def view(self, asked: _Asked) -> JobView:
+        """The job as a plot sees it, which notes in `asked` what it asks for."""
         subject = self._subject
         settings = {setting.name: setting.value for setting in subject.program.settings}
-        metrics = {name: value for name, (_, value) in recorded_metrics(subject.folder).items()}
+        metrics = _Metrics(self._metrics, asked)
         return JobView(settings, dict(subject.member), dict(subject.changed), metrics, subject.history())
 
-    def counts(self) -> Json:
-        """What a plot that sees the job depends on."""
+    def counts(self, asked: Sequence[str] | None) -> Json:
+        """What a plot depends on that sees the job and asks for these metrics, or for all with None."""
         subject = self._subject
         settings = {setting.name: as_json(setting.value) for setting in subject.program.settings}
-        metrics: list[Json] = [[name, value] for name, (_, value) in recorded_metrics(subject.folder).items()]
+        names = self._metrics if asked is None else [name for name in asked if name in self._metrics]
+        metrics: list[Json] = [[name, self._metrics[name]] for name in names]
         varied: list[Json] = [*sorted(subject.member), None, *sorted(subject.changed)]
         return [settings, varied, metrics, subject.model_key]

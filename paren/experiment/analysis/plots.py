@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from paren.experiment.store.artifact import check_name, writing
 from paren.text.errors import ParenError
 from paren.text.source import Span
 from paren.train.files import Files, json_bytes, read_object, write_atomically
+from paren.train.state import Json
 
 _RESOLUTION = 150  # dots per inch of a PNG
 _WITHOUT_DATE = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # equal figures are equal files
@@ -28,13 +28,17 @@ class Figure(Protocol):
     def savefig(self, fname: BinaryIO, *, format: str, dpi: float, metadata: Mapping[str, str | None]) -> None: ...
 
 
-def drawn_key(folder: Path) -> str | None:
+def drawn_record(folder: Path) -> Mapping[str, Json]:
+    """The record of the plot that a folder holds; an empty one unless all of its files are there."""
+    record = read_object(folder / RECORD) or {}
+    files = record.get("files")
+    there = isinstance(files, list) and all((folder / str(name)).is_file() for name in files)
+    return record if there else {}
+
+
+def drawn_key(folder: Path) -> Json:
     """The key of the plot that a folder holds, if all of its files are there."""
-    try:
-        record = json.loads((folder / RECORD).read_bytes())
-        return record["key"] if all((folder / name).is_file() for name in record["files"]) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return drawn_record(folder).get("key")
 
 
 def mark_outdated(folder: Path, key: str | None = None) -> None:
@@ -46,9 +50,17 @@ def mark_outdated(folder: Path, key: str | None = None) -> None:
             write_atomically(Files(), folder / RECORD, json_bytes(record | {"key": None}, indent=1), durable=False)
 
 
-def save_plot(result: object, name: str, folder: Path, key: str, file: PythonFile, origin: str, span: Span) -> None:
+def save_plot(
+    result: object,
+    name: str,
+    folder: Path,
+    made_from: Mapping[str, Json],
+    file: PythonFile,
+    origin: str,
+    span: Span,
+) -> None:
     """Saves a figure as `NAME.pdf` and `NAME.png`, or those of a mapping under their own names, into `folder`, in the
-    place of an earlier plot. `origin`, in words, and `file` are what returned it.
+    place of an earlier plot. `made_from` goes into its record; `origin`, in words, and `file` are what returned it.
 
     Raises E-STUDY-008 for anything else, E-STUDY-007 if a figure cannot be drawn, E-STORE-001 for a name that cannot be
     a file's, E-STORE-003."""
@@ -73,7 +85,7 @@ def save_plot(result: object, name: str, folder: Path, key: str, file: PythonFil
             with file.errors(f"saving {stem} of {origin}", span):
                 figure.savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
             saved[f"{stem}.{kind}"] = content.getvalue()
-    record = json_bytes({"key": key, "files": list(saved)}, indent=1)
+    record = json_bytes({**made_from, "files": list(saved)}, indent=1)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for written, data in {**saved, RECORD: record}.items():
