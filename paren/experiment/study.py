@@ -93,7 +93,8 @@ class _Study:
         if leads:
             python = self.functions.sources.texts
             write_study(root, self.program, self.overrides, self.jobs, package_versions(), python)
-            record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs])
+            plots = {each.name: each.over for each in self.program.study.analyses if each.kind == "plot"}
+            record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs], plots)
             for standing in standings:
                 if not standing.finished:
                     announce_job(root / standing.job.folder, standing.job, store.place(standing.recipe))

@@ -186,7 +186,7 @@ def test_a_prune_that_is_killed_goes_on_the_next_time(tmp_path: Path, monkeypatc
         job = root / "runs" / "a-0" / "all"
         job.mkdir(parents=True)
         (job / "job.json").write_text("{}")
-        record_launch(root, "study.paren", None, [])
+        record_launch(root, "study.paren", None, [], {})
         count = 0
         with monkeypatch.context() as patch:
             patch.setattr(prune_module.shutil, "rmtree", dying)

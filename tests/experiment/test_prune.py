@@ -64,7 +64,7 @@ def snapshot(root: Path) -> dict[str, bytes | None]:
 
 def test_the_last_launches_keep_what_they_need(tmp_path: Path) -> None:
     for number in range(5):
-        record_launch(tmp_path, "study.paren", None, [job(tmp_path, number, data=number // 3)])
+        record_launch(tmp_path, "study.paren", None, [job(tmp_path, number, data=number // 3)], {})
     before = snapshot(tmp_path)
     told = prune(tmp_path, 2, dry=True)
     assert snapshot(tmp_path) == before
@@ -84,8 +84,8 @@ def test_the_last_launches_keep_what_they_need(tmp_path: Path) -> None:
 
 def test_the_same_launch_again_counts_once(tmp_path: Path) -> None:
     for jobs in (["runs/a/all"], ["runs/a/all"], ["runs/a/all", "runs/b/all"], ["runs/a/all"]):
-        record_launch(tmp_path, "some/study.paren", None, jobs)
-    record_launch(tmp_path, "study.paren", "smoke", ["runs/a/all"])
+        record_launch(tmp_path, "some/study.paren", None, jobs, {})
+    record_launch(tmp_path, "study.paren", "smoke", ["runs/a/all"], {})
     assert [(each.study, each.variant, len(each.jobs)) for each in read_launches(tmp_path)] == [
         ("study.paren", None, 1),
         ("study.paren", None, 2),
@@ -99,17 +99,17 @@ def test_the_same_launch_again_counts_once(tmp_path: Path) -> None:
 
 def test_each_study_keeps_its_own(tmp_path: Path) -> None:
     """Two studies that share a root do not count each other's launches."""
-    record_launch(tmp_path, "one.paren", None, [job(tmp_path, 0)])
+    record_launch(tmp_path, "one.paren", None, [job(tmp_path, 0)], {})
     for number in range(1, 5):
-        record_launch(tmp_path, "two.paren", None, [job(tmp_path, number)])
+        record_launch(tmp_path, "two.paren", None, [job(tmp_path, number)], {})
     prune(tmp_path, 1)
     assert stored(tmp_path) == {"data": {0}, "model": {0, 4}, "posterior": {0, 4}}
 
 
 def test_what_is_worked_on_stays(tmp_path: Path) -> None:
     names = [job(tmp_path, number, data=number) for number in range(4)]
-    record_launch(tmp_path, "study.paren", None, names[:3])
-    record_launch(tmp_path, "study.paren", None, names[3:])
+    record_launch(tmp_path, "study.paren", None, names[:3], {})
+    record_launch(tmp_path, "study.paren", None, names[3:], {})
     make_old(tmp_path)
     running, building = claim(tmp_path, names[0]), claim(tmp_path, f"store/model/{recipe('model', 1).key}")
     assert running is not None
@@ -124,13 +124,56 @@ def test_what_is_worked_on_stays(tmp_path: Path) -> None:
     assert stored(tmp_path) == {"data": {3}, "model": {3}, "posterior": {3}}
 
 
+def add_plot(root: Path, holder: str, name: str) -> None:
+    folder = root / holder / "plots" / name
+    folder.mkdir(parents=True)
+    (folder / f"{name}.png").write_bytes(b"points")
+
+
+def test_plots_that_no_kept_launch_has_are_deleted(tmp_path: Path) -> None:
+    names = [job(tmp_path, number) for number in range(3)]
+    holders = [*names, *(name.rpartition("/")[0] for name in names), ""]
+    for holder in holders:
+        for name in ("one", "of-cohort", "of-sweep", "gone"):
+            add_plot(tmp_path, holder, name)
+    record_launch(tmp_path, "study.paren", None, names[:2], {"gone": None})
+    record_launch(tmp_path, "study.paren", None, names[:2], {"one": None, "of-cohort": "cohort", "of-sweep": "sweep"})
+    (launch,) = read_launches(tmp_path)
+    assert launch.plots == {"one": None, "of-cohort": "cohort", "of-sweep": "sweep"}
+    with claim(tmp_path, names[2]) or pytest.fail("it is free"):  # somebody works on a job of no kept launch
+        would = prune(tmp_path, 1, dry=True)
+        assert prune(tmp_path, 1) == would
+    assert {each.why for each in would if "/plots/" in each.path} == {"of a plot that its study no longer has"}
+    assert [each.size for each in would if each.path == "plots/gone"] == [6]
+    left = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
+    of_job = [f"{names[number]}/plots/one" for number in range(2)]
+    of_cohort = [f"{names[number].rpartition('/')[0]}/plots/of-cohort" for number in range(2)]
+    of_other = [
+        f"{holder}/plots/{name}"
+        for holder in (names[2], names[2].rpartition("/")[0])
+        for name in ("one", "of-cohort", "of-sweep", "gone")
+    ]
+    assert left == sorted([*of_job, *of_cohort, *of_other, "plots/of-sweep"])
+
+
+def test_plots_of_launches_that_do_not_name_theirs_stay(tmp_path: Path) -> None:
+    name = job(tmp_path, 0)
+    add_plot(tmp_path, name, "one")
+    record_launch(tmp_path, "study.paren", None, [name], {})
+    (record,) = (tmp_path / "launches").iterdir()
+    content = json.loads(record.read_text())
+    del content["plots"]
+    record.write_text(json.dumps(content))
+    assert prune(tmp_path, 1) == []
+
+
 @pytest.mark.parametrize("state", ["waiting", "running", "failed"])
 def test_what_an_unfinished_job_has_got_so_far_stays(tmp_path: Path, state: str) -> None:
     """Artifacts that its job.json does not name yet, and the training that was interrupted."""
     store = Store(tmp_path)
     store.build(recipe("posterior", 9), lambda writer: writer.json("mean", 1.0))
     make_old(tmp_path)
-    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0), job(tmp_path, 1, state=state)])
+    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0), job(tmp_path, 1, state=state)], {})
     store.build(recipe("posterior", 10), lambda writer: writer.json("mean", 1.0))
     for number in (10, 11):
         with pytest.raises(KeyboardInterrupt):
@@ -152,7 +195,7 @@ def interrupted(folder: Path, held: Claim) -> None:
 
 
 def test_leftovers_go(tmp_path: Path) -> None:
-    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0)])
+    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0)], {})
     key = recipe("posterior", 0).key
     for name in (f".temporary-{key}-01234567", f".damaged-{key}", f".damaged-{key}-1"):
         shutil.copytree(tmp_path / "store" / "posterior" / key, tmp_path / "store" / "posterior" / name)
@@ -166,8 +209,8 @@ def test_leftovers_go(tmp_path: Path) -> None:
 
 def test_an_artifact_that_is_found_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process finds it after it was judged: the mark of its use is seen when it was moved aside."""
-    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0)])
-    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 1)])
+    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 0)], {})
+    record_launch(tmp_path, "study.paren", None, [job(tmp_path, 1)], {})
     make_old(tmp_path)
     rename, found = os.rename, []
 
@@ -237,7 +280,7 @@ def test_progress_of_verifying_is_announced(tmp_path: Path) -> None:
 
 def test_a_moved_root_is_whole_and_can_be_pruned(tmp_path: Path) -> None:
     for number in range(2):
-        record_launch(tmp_path / "first", "study.paren", None, [job(tmp_path / "first", number)])
+        record_launch(tmp_path / "first", "study.paren", None, [job(tmp_path / "first", number)], {})
     (tmp_path / "first").rename(tmp_path / "second")
     assert verify(tmp_path / "second").faults == ()
     prune(tmp_path / "second", 1)
@@ -246,7 +289,7 @@ def test_a_moved_root_is_whole_and_can_be_pruned(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(2):
-        record_launch(tmp_path, "study.paren", None, [job(tmp_path, number)])
+        record_launch(tmp_path, "study.paren", None, [job(tmp_path, number)], {})
     assert main(["verify", str(tmp_path)]) == 0
     size = sum(
         file.size

@@ -3,13 +3,15 @@
 Kept are the jobs of the last launches of each study, and those that somebody works on now; with them all artifacts
 that they refer to. While one of them is not done, artifacts that nobody refers to stay as well if they were made or
 used since the oldest kept launch began: they may be what an unfinished job has got so far. Interrupted trainings stay
-as long. An artifact that is being built stays in any case.
+as long. An artifact that is being built stays in any case. Of the plots of kept jobs, those go that no kept launch has.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,12 +40,14 @@ class Removal:
 @dataclass(frozen=True)
 class _Kept:
     """`jobs`: folders below the root. `artifacts`: folders that they refer to. `since`: seconds since the epoch from
-    which on artifacts are kept that nobody refers to; None if there is no need to. `live`: names of all claims."""
+    which on artifacts are kept that nobody refers to; None if there is no need to. `live`: names of all claims.
+    `plots`: the names of those that folders below the root hold; of other folders that is not known."""
 
     jobs: frozenset[str]
     artifacts: frozenset[Path]
     since: float | None
     live: frozenset[str]
+    plots: Mapping[str, set[str]]
 
 
 def prune(root: Path, keep: int, *, dry: bool = False) -> list[Removal]:
@@ -57,6 +61,10 @@ def prune(root: Path, keep: int, *, dry: bool = False) -> list[Removal]:
     removed = [
         each for job in job_folders(root) if job not in kept.jobs and (each := _drop_job(root, job, dry)) is not None
     ]
+    for holder, names in sorted(kept.plots.items()):
+        for folder in sorted((root / holder / PLOTS).glob("*")):
+            if folder.is_dir() and folder.name not in names:
+                removed.append(_drop_plot(root, folder, dry))
     for kind in store.kinds():
         for name in sorted(os.listdir(store.folder / kind)):
             folder = store.folder / kind / name
@@ -85,7 +93,28 @@ def _what_is_kept(root: Path, keep: int) -> _Kept:
     unfinished = any((read_object(root / job / STATUS) or {}).get("state") != "done" for job in jobs)
     began = min((datetime.fromisoformat(launch.created).timestamp() for launch in last), default=0.0)
     since = began - _MARGIN if unfinished else None
-    return _Kept(frozenset(jobs), frozenset(artifacts), since, frozenset(live))
+    return _Kept(frozenset(jobs), frozenset(artifacts), since, frozenset(live), _plots_of(last, jobs))
+
+
+def _plots_of(launches: Sequence[PastLaunch], jobs: Collection[str]) -> dict[str, set[str]]:
+    """The plots that launches have, by the folders that hold them. Of `jobs` that are of no such launch, nobody knows
+    which they have."""
+    if any(launch.plots is None for launch in launches):
+        return {}
+    found: dict[str, set[str]] = {}
+    for launch in launches:
+        configurations = {_configuration(job) for job in launch.jobs}
+        for folders, over in ((launch.jobs, None), (configurations, "cohort"), ([""], "sweep")):
+            names = {name for name, kind in (launch.plots or {}).items() if kind == over}
+            for holder in folders:
+                found.setdefault(holder, set()).update(names)
+    others = {_configuration(job) for job in jobs if job not in found}
+    return {holder: names for holder, names in found.items() if holder not in others}
+
+
+def _configuration(job: str) -> str:
+    """The folder of a job's configuration."""
+    return job.rpartition("/")[0]
 
 
 def references(job: Path) -> list[Path]:
@@ -131,6 +160,16 @@ def _drop_job(root: Path, job: str, dry: bool) -> Removal | None:
         return None
     with held, writing(root / job):
         _delete(root / job)
+    return removal
+
+
+def _drop_plot(root: Path, folder: Path, dry: bool) -> Removal:
+    removal = Removal(folder.relative_to(root).as_posix(), _size(folder), "of a plot that its study no longer has")
+    if not dry:
+        with writing(folder):
+            _delete(folder)
+        with suppress(OSError):  # others are there
+            folder.parent.rmdir()
     return removal
 
 
