@@ -14,6 +14,7 @@ import typer
 
 from paren.cli.app import app
 from paren.lang.elaborate import elaborate
+from paren.text.format import format_source
 from paren.text.forms import List, Symbol
 from paren.text.reader import read
 from paren.text.source import Source
@@ -93,6 +94,16 @@ def named(block: Block) -> str:
 @pytest.mark.parametrize("block", blocks("paren"), ids=named)
 def test_programs_are_read(block: Block) -> None:
     assert read(Source(block.place, block.text))
+
+
+EXAMPLES = [
+    Block(path.relative_to(ROOT).as_posix(), "paren", path.read_text()) for path in ROOT.glob("examples/**/*.paren")
+]
+
+
+@pytest.mark.parametrize("block", [*blocks("paren"), *EXAMPLES], ids=named)
+def test_programs_are_laid_out_as_paren_format_does(block: Block) -> None:
+    assert format_source(Source(block.place, block.text)) == block.text
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("paren") if "defrun" in heads(block)], ids=named)
