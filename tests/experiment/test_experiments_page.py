@@ -25,7 +25,7 @@ JOBS = ["replica 0", "replica 1", "width 4, replica 0", "width 4, replica 1"]
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the page's two files after `paren run waves.paren --variant smoke`, into `out`."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "waves.paren").write_text(BLOCKS["paren"].replace(":steps     400", ":steps 20"))
+    (folder / "waves.paren").write_text(BLOCKS["paren"].replace(":steps          400", ":steps 20"))
     (folder / "waves.py").write_text(BLOCKS["python"])
     ended = paren.load(folder / "waves.paren", "smoke").run(out=folder / "out", threads=1)
     assert ended.exit_code == 0
@@ -93,7 +93,7 @@ CHANGES = [
     ("a comment", "waves.paren", "; both", "; two", []),
     ("a comment in Python", "waves.py", "def curve", "# dense\ndef curve", []),
     ("a function that nothing reaches", "waves.py", "def curve", "def unused():\n    1\n\ndef curve", []),
-    ("one metric more", "waves.paren", "(defplot    fit", MORE + "(defplot fit", ["more"]),
+    ("one metric more", "waves.paren", "(defplot fit", MORE + "(defplot fit", ["more"]),
     ("a keyword", "waves.paren", ":above 0.1", ":above 0.2", ["error"]),
     ("a function", "waves.py", "1000, len", "999, len", ["misses", "error", "fit"]),
     ("a function of the data", "waves.py", "6 * x", "5 * x", ["data", "model", *ANALYSES]),
@@ -114,7 +114,7 @@ def test_what_is_computed_again(folder: Path, file: str, before: str, after: str
 
 
 def test_analysis_that_is_added_later_trains_nothing(folder: Path) -> None:
-    edit(folder, "waves.paren", "(defplot    fit", MORE + "(defplot fit")
+    edit(folder, "waves.paren", "(defplot fit", MORE + "(defplot fit")
     models = sorted(path.name for path in (folder / "out" / "store" / "model").iterdir())
     paren.load(folder / "waves.paren", "smoke").analyze(out=folder / "out", threads=1)
     assert sorted(path.name for path in (folder / "out" / "store" / "model").iterdir()) == models
