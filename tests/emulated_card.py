@@ -8,7 +8,8 @@ from pathlib import Path
 from emulation.run import Emulation, compile_text
 from fake_card import FakeCard, Launchable
 
-from paren.codegen.cuda.emit import PRELUDE, emit_kernel
+from paren.codegen.cuda.emit import PRELUDE, CudaKernel, emit_kernel
+from paren.plan.kernel import Kernel
 from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.kernels import Emitter
 
@@ -19,8 +20,15 @@ class EmulatedKernels:
     version = "emulation"
 
     def __init__(self) -> None:
+        self._codes: dict[str, CudaKernel] = {}
         self._waiting: dict[str, str] = {}
         self._built: dict[str, Emulation] = {}
+
+    def emit(self, kernel: Kernel, rows: bool) -> CudaKernel:
+        """What a plan's kernel is compiled from."""
+        code = emit_kernel(kernel, rows)
+        self._codes[code.name] = code
+        return code
 
     def compile(self, text: str, architecture: str) -> bytes:
         return text.removeprefix(PRELUDE).encode()
@@ -38,7 +46,7 @@ class EmulatedKernels:
         return run
 
     def _build(self) -> None:
-        emulation = compile_text("\n".join(dict.fromkeys(self._waiting.values())))
+        emulation = compile_text("\n".join(dict.fromkeys(self._waiting.values())), self._codes)
         self._built |= dict.fromkeys(self._waiting, emulation)
         self._waiting.clear()
 
@@ -47,4 +55,4 @@ def emulated_device(size: int = 1 << 40, cache: Path | None = None) -> tuple[Cud
     """A CUDA device on a fake card of `size` bytes."""
     kernels = EmulatedKernels()
     card = FakeCard(kernels.functions, size)
-    return CudaDevice(card, kernels, Emitter(emit_kernel, PRELUDE), cache), card
+    return CudaDevice(card, kernels, Emitter(kernels.emit, PRELUDE), cache), card

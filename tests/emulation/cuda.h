@@ -13,9 +13,8 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __shared__ static
-#define __syncwarp emulated_warp_barrier
-#define __syncthreads emulated_block_barrier
+#define __syncwarp() emulated_warp_barrier(__LINE__)
+#define __syncthreads() emulated_block_barrier(__LINE__)
 #define PAREN_ALIGNED(pointer, bytes) \
   if ((unsigned long long)(pointer) % (bytes)) emulated_fail("an access that is not aligned")
 
@@ -25,10 +24,19 @@ struct Emulated3 { unsigned x, y, z; };
 
 static Emulated3 threadIdx, blockIdx, blockDim, gridDim;
 
+#ifdef EMULATED_CHECKS  // checks.h follows
+#define __shared__ static __attribute__((section("emulated_shared")))
+[[noreturn]] static void emulated_fail(const char *message);
+static void emulated_begin(const void *top, bool waits);
+static volatile bool emulated_failed;
+static ucontext_t emulated_out;  // where a launch ends that failed
+#else
+#define __shared__ static
 [[noreturn]] static void emulated_fail(const char *message) {
   fprintf(stderr, "emulation: %s, block %u, thread %u\n", message, blockIdx.x, threadIdx.x);
   abort();
 }
+#endif
 
 template <typename To, typename From> static inline To emulated_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "sizes");
@@ -77,9 +85,10 @@ static void *emulated_arguments;
 static bool emulated_backwards;  // the order of the threads between barriers: none may show in results
 static bool emulated_moved;  // whether a thread got on since the scheduler last began with the first one
 
-struct EmulatedBarrier { int waiting, passed; };
+struct EmulatedBarrier { int waiting, passed, site; };
 static EmulatedBarrier emulated_block, emulated_warps[EMULATED_MOST / EMULATED_WARP];
 static int emulated_running, emulated_running_in[EMULATED_MOST / EMULATED_WARP];
+static int emulated_synced[EMULATED_MOST / EMULATED_WARP];  // barriers of each warp; shuffles order no memory
 static unsigned long long emulated_slots[EMULATED_MOST / EMULATED_WARP][2][EMULATED_WARP];
 
 static void emulated_give_way() {
@@ -87,8 +96,10 @@ static void emulated_give_way() {
   swapcontext(&emulated_threads[self].context, &emulated_scheduler);
 }
 
-static void emulated_wait(EmulatedBarrier &barrier, const int &running) {
+static void emulated_wait(EmulatedBarrier &barrier, const int &running, int site) {
   const int round = barrier.passed;
+  if (barrier.waiting && barrier.site != site) emulated_fail("threads wait at different barriers");
+  barrier.site = site;
   barrier.waiting++;
   while (barrier.passed == round) {
     if (barrier.waiting >= running) {
@@ -102,11 +113,17 @@ static void emulated_wait(EmulatedBarrier &barrier, const int &running) {
   emulated_moved = true;
 }
 
-static inline void emulated_block_barrier() { emulated_wait(emulated_block, emulated_running); }
+static inline void emulated_block_barrier(int site) { emulated_wait(emulated_block, emulated_running, site); }
 
-static inline void emulated_warp_barrier() {
+static inline void emulated_exchange(int site) {
   const int warp = threadIdx.x / EMULATED_WARP;
-  emulated_wait(emulated_warps[warp], emulated_running_in[warp]);
+  emulated_wait(emulated_warps[warp], emulated_running_in[warp], site);
+}
+
+static inline void emulated_warp_barrier(int site) {
+  const int warp = threadIdx.x / EMULATED_WARP, passed = emulated_warps[warp].passed;
+  emulated_exchange(site);
+  emulated_synced[warp] = passed + 1;
 }
 
 template <typename T> static T __shfl_xor_sync(unsigned mask, T value, int by) {
@@ -117,7 +134,7 @@ template <typename T> static T __shfl_xor_sync(unsigned mask, T value, int by) {
   // Two sets of slots take turns, so that a thread that is one exchange ahead overwrites nothing.
   unsigned long long *slots = emulated_slots[warp][emulated_threads[self].exchanges++ % 2];
   memcpy(&slots[lane], &value, sizeof value);
-  emulated_warp_barrier();
+  emulated_exchange(-by);
   T other = value;
   if ((lane ^ by) < width) memcpy(&other, &slots[lane ^ by], sizeof other);
   return other;
@@ -143,6 +160,7 @@ static void emulated_run_block(unsigned threads) {
   if (!emulated_stacks) emulated_stacks = (char *)malloc((size_t)EMULATED_MOST * EMULATED_STACK);
   emulated_block = EmulatedBarrier();
   memset(emulated_warps, 0, sizeof emulated_warps);
+  memset(emulated_synced, 0, sizeof emulated_synced);
   memset(emulated_running_in, 0, sizeof emulated_running_in);
   emulated_running = (int)threads;
   for (unsigned t = 0; t < threads; t++) {
@@ -176,6 +194,11 @@ static void emulated_launch(void (*kernel)(void *), void *arguments, long long b
   emulated_arguments = arguments;
   blockDim.x = threads;
   gridDim.x = (unsigned)blocks;
+#ifdef EMULATED_CHECKS
+  emulated_begin(__builtin_frame_address(0), waits);
+  getcontext(&emulated_out);
+  if (emulated_failed) return;
+#endif
   for (long long block = 0; block < blocks; block++) {
     blockIdx.x = (unsigned)block;
     if (waits) {

@@ -8,10 +8,12 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from emulation import checks
 
 from paren.codegen.cuda.emit import PRELUDE, CudaKernel
 
@@ -24,9 +26,13 @@ LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int
 
 @dataclass(frozen=True)
 class Emulation:
-    """Kernels that can be launched. Not for several threads at once."""
+    """Kernels that can be launched. Not for several threads at once. `checked` says that `checks.h` watches;
+    `codes` are the kernels of plans among them, by their names."""
 
     library: ctypes.CDLL
+    source: str
+    checked: bool
+    codes: Mapping[str, CudaKernel] = field(default_factory=dict)
 
     def launch(
         self,
@@ -46,7 +52,14 @@ class Emulation:
         """
         arguments = (ctypes.c_longlong * (3 + len(addresses)))(stop, first, units, *addresses)
         launch = LAUNCH((f"launch_{name}", self.library))
-        launch(ctypes.addressof(arguments), blocks, threads, backwards)
+
+        def run() -> None:
+            launch(ctypes.addressof(arguments), blocks, threads, backwards)
+
+        if not self.checked:
+            run()
+            return
+        checks.run_checked(self.library, self.source, name, self.codes.get(name), stop, units, addresses, run)
 
 
 def _launcher(text: str) -> str:
@@ -71,27 +84,36 @@ def _launcher(text: str) -> str:
 
 def compile_kernels(kernels: Sequence[CudaKernel]) -> Emulation:
     """The kernels as one shared library, cached by content."""
-    distinct = {kernel.name: kernel.text for kernel in kernels}
-    return compile_text("\n".join(distinct[name] for name in sorted(distinct)))
+    codes = {kernel.name: kernel for kernel in kernels}
+    return compile_text("\n".join(codes[name].text for name in sorted(codes)), codes)
+
+
+def compile_text(text: str, codes: Mapping[str, CudaKernel] | None = None) -> Emulation:
+    """Kernels whose text stands after the prelude."""
+    library, source = _build(text, checks.checking())
+    return Emulation(library, source, checks.checking(), codes or {})
 
 
 @lru_cache(maxsize=256)
-def compile_text(text: str) -> Emulation:
-    """Kernels whose text stands after the prelude."""
-    source = "\n".join([HEADER, PRELUDE, text, _launcher(text)])
-    digest = hashlib.sha256((source + " ".join(OPTIONS)).encode()).hexdigest()[:32]
+def _build(text: str, checked: bool) -> tuple[ctypes.CDLL, str]:
+    """The library of a text, and all that was compiled."""
+    options = checks.OPTIONS if checked else OPTIONS
+    source = "\n".join([HEADER, checks.HEADER if checked else "", PRELUDE, text, _launcher(text)])
+    digest = hashlib.sha256((source + " ".join(options)).encode()).hexdigest()[:32]
     folder = Path(tempfile.gettempdir()) / f"paren-emulation-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     library = folder / f"{digest}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            path = Path(work) / "kernels.cpp"
+            path, object_, made = (Path(work) / name for name in ("kernels.cpp", "kernels.o", "kernels.so"))
             path.write_text(source)
-            made = Path(work) / "kernels.so"
-            result = subprocess.run(
-                ["g++", *OPTIONS, "-w", "-shared", str(path), "-o", str(made)], capture_output=True, text=True
-            )
-            if result.returncode:
-                raise AssertionError(f"the emulation does not compile:\n{result.stderr[:4000]}")
+            _run(["g++", *options, "-w", "-c", str(path), "-o", str(object_)])
+            _run(["g++", "-shared", "-Wl,-z,defs", str(object_), "-o", str(made)])  # without a sanitizer's library
             made.replace(library)
-    return Emulation(ctypes.CDLL(str(library)))
+    return ctypes.CDLL(str(library)), source
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise AssertionError(f"the emulation does not compile:\n{result.stderr[:4000]}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compiled_training import EXAMPLES, Trainer, assert_gradients_agree, examples
 from emulated_card import emulated_device
+from emulation.checks import checked
 
 import paren
 from paren import run
@@ -24,7 +25,9 @@ SMALL = {
 
 
 def smoke(name: str, *more: str) -> Program:
-    return elaborate(EXAMPLES / f"{name}.paren", variant="smoke", overrides=[*SMALL[name], *more])
+    given = {setting.partition("=")[0] for setting in more}
+    small = [setting for setting in SMALL[name] if setting.partition("=")[0] not in given]
+    return elaborate(EXAMPLES / f"{name}.paren", variant="smoke", overrides=[*small, *more])
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,29 @@ def test_steps_agree_with_the_cpu(name: str, more: tuple[str, ...], tolerance: f
     for microbatch in wanted.batch(given[0]).microbatches:
         sums, others = found.engine.evaluate(microbatch), wanted.engine.evaluate(microbatch)
         assert sums["loss"] == pytest.approx(others["loss"], rel=tolerance)
+
+
+LARGER = ("layers=1", "heads=12", "width=96", "seq=24", "vocab=1003", "batch=2", "microbatches=2")  # GPT-2's form
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "tolerance"),
+    [
+        ("gpt", ("microbatches=2", 'precision="bfloat16"'), 2e-2),
+        pytest.param("regression", (), 1e-5, marks=pytest.mark.long),
+        pytest.param("digits", (), 1e-5, marks=pytest.mark.long),
+        *(
+            pytest.param("gpt", (*LARGER, f'precision="{name}"'), most, marks=pytest.mark.long)
+            for name, most in (("off", 1e-5), ("bfloat16", 2e-2), ("float16", 2e-2))
+        ),
+    ],
+)
+def test_steps_hold_the_checks_of_the_emulation(
+    name: str, more: tuple[str, ...], tolerance: float, tmp_path: Path
+) -> None:
+    """Where buffers lie on one another as planned, no kernel touches what is not its own, and no threads race."""
+    with checked():
+        test_steps_agree_with_the_cpu(name, more, tolerance, tmp_path)
 
 
 def test_a_run_agrees_with_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

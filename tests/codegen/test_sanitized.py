@@ -1,0 +1,190 @@
+"""Emitted kernels under the checks of `emulation/checks.h`: no races, nothing beyond its end. The checks can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from cuda_kernels import kernels_of_operations
+from emulation.checks import Violation, checked
+from emulation.device import aligned
+from emulation.run import compile_kernels, compile_text
+from test_cuda import test_an_output_on_its_input as test_an_output_on_its_input
+from test_cuda import test_partial_results_fit_in_shared_memory as test_partial_results_fit_in_shared_memory
+from test_cuda import test_rows_that_do_not_lie_on_16_bytes as test_rows_that_do_not_lie_on_16_bytes
+from test_cuda import (
+    test_scattered_sums_have_the_order_of_the_definition as test_scattered_sums_have_the_order_of_the_definition,
+)
+from test_cuda import test_softmax as test_softmax
+from test_cuda import test_the_loss_of_tokens as test_the_loss_of_tokens
+from test_cuda import test_transposing as test_transposing
+
+from paren.codegen.cuda.emit import CudaKernel
+from paren.codegen.cuda.mapping import Mapping
+from paren.ir.op import Array
+from paren.ir.types import DType
+from paren.plan.kernel import Kernel, Parameter
+from paren.runtime.cuda import sums
+from paren.runtime.cuda.builtin import BUILTIN, COPY
+
+F32 = DType.FLOAT32
+TOGETHER = 64  # kernels that are compiled at once
+HEAD = 'extern "C" __global__ void k_x(const int *stop, long long first, long long units, float *p0, float *p1) {\n'
+
+
+@pytest.fixture(autouse=True)
+def watched() -> Iterator[None]:
+    with checked():
+        yield
+
+
+def violation(body: str, blocks: int = 1, threads: int = 64, sizes: tuple[int, int] = (64, 64)) -> str:
+    """What is wrong with a kernel that reads p0 and writes p1; empty if nothing is."""
+    given: list[Array] = [aligned(np.ones(size, np.float32)) for size in sizes]
+    parameters = (Parameter(F32, sizes[0], True, False), Parameter(F32, sizes[1], False, True))
+    mapping = Mapping(Kernel("x", (), 0, parameters, ()), None, False, 1, 0, 0, "int")
+    emulation = compile_kernels([CudaKernel("k_x", f"{HEAD}{body}\n}}\n", threads, 1, mapping)])
+    try:
+        emulation.launch("k_x", blocks, threads, 0, 0, 1, [array.ctypes.data for array in given])
+    except Violation as found:
+        return str(found).removeprefix("k_x: ")
+    return ""
+
+
+SHARED = "const int t = threadIdx.x; __shared__ float s[64];\n"
+
+
+BETWEEN = "a thread reads what another writes:"
+WRONG = {
+    "no barrier": (
+        f"{SHARED}s[t] = p0[t];\np1[t] = s[63 - t];",
+        "a thread reads what nobody wrote: shared memory, block 0, thread 0",
+    ),
+    "no barrier, backwards": (
+        f"{SHARED}s[t] = p0[t];\np1[t] = s[t / 2];",
+        f"{BETWEEN} shared memory, block 0, thread 1; block 0, thread 0",
+    ),
+    "no barrier before it is written again": (
+        f"{SHARED}s[t] = p0[t];\n__syncthreads();\nfloat x = s[0];\ns[t] = x;\n__syncthreads();\np1[t] = s[t];",
+        "a thread writes what another reads: shared memory, block 0, thread 0; block 0, thread 63",
+    ),
+    "a barrier of warps between two of them": (
+        f"{SHARED}s[63 - t] = p0[t];\n__syncwarp();\nif (t > 31) p1[t] = s[t];",
+        f"{BETWEEN} shared memory, block 0, thread 63; block 0, thread 0",
+    ),
+    "a shuffle is no barrier": (
+        f"{SHARED}s[t ^ 1] = p0[t];\n__shfl_xor_sync(0xffffffffu, t, 1);\np1[t] = s[t];",
+        f"{BETWEEN} shared memory, block 0, thread 31; block 0, thread 30",
+    ),
+    "different barriers": (
+        f"{SHARED}s[t] = p0[t];\nif (t < 40)\n__syncthreads();\nelse\n__syncthreads();\np1[t] = s[63 - t];",
+        "threads wait at different barriers, block 0, thread 40",
+    ),
+    "blocks that write one word": (
+        "if (threadIdx.x == 0) p1[3] = p0[0];",
+        "two threads write p1[3] of 64, block 1, thread 0; block 0, thread 0",
+    ),
+    "a block that reads what another wrote": (
+        "if (threadIdx.x == 0 && blockIdx.x == 0) p1[3] = 1;\nif (blockIdx.x == 1) p1[4 + threadIdx.x % 8] = p1[3];",
+        f"{BETWEEN} p1[3] of 64, block 1, thread 0; block 0, thread 0",
+    ),
+    "threads that write one word": (
+        "p1[threadIdx.x / 2] = p0[threadIdx.x];",
+        "two threads write p1[0] of 64, block 0, thread 1; block 0, thread 0",
+    ),
+    "one element behind the end": (
+        "if (blockIdx.x == 0) p1[threadIdx.x] = p0[threadIdx.x + 1];",
+        "a read of p0[64] of 64, block 0, thread 63",
+    ),
+    "one element before the beginning": (
+        "p1[(int)threadIdx.x - 1] = p0[threadIdx.x];",
+        "a write of p1[-1] of 64, block 0, thread 0",
+    ),
+    "16 bytes that end behind the end": (
+        "float v[4];\nparen_get<4>(v, p0 + 4 * threadIdx.x % 68);\nif (blockIdx.x == 0) p1[threadIdx.x] = v[3];",
+        "a read of p0[67] of 66, block 0, thread 16",
+    ),
+    "a write of what is only read": (
+        "((float *)p0)[threadIdx.x + 64 * blockIdx.x] = 1;",
+        "a write of p0[0] of 64, block 0, thread 0",
+    ),
+    "a read of what is only written": (
+        "p1[threadIdx.x] = p1[threadIdx.x] + 1;",
+        "a thread reads what nobody wrote: p1[0] of 64, block 0, thread 0",
+    ),
+    "behind an array in shared memory": (
+        f"{SHARED}s[t] = p0[t];\n__syncthreads();\np1[t] = s[t + 1];",
+        "an index beyond an array, block 0, thread 63",
+    ),
+    "an index that overflows": (
+        "int j = (int)threadIdx.x + 2147483647 - 32;\nif (j == 0) p1[0] = p0[0];",
+        "an integer sum that overflows, block 0, thread 33",
+    ),
+}
+RIGHT = {
+    "a barrier": f"{SHARED}s[t] = p0[t];\n__syncthreads();\nif (blockIdx.x == 0) p1[t] = s[63 - t];",
+    "a barrier of a warp": f"{SHARED}s[t ^ 1] = p0[t];\n__syncwarp();\nif (blockIdx.x == 0) p1[t] = s[t];",
+    "a barrier for those that are left": "const int t = threadIdx.x; if (t > 50) return;\n__shared__ float s[64];\n"
+    "s[t] = p0[t];\n__syncthreads();\nif (blockIdx.x == 0) p1[t] = s[50 - t];",
+    "many that read": "if (threadIdx.x == 0 && blockIdx.x == 0) p1[3] = p0[0];\nelse if (p0[0] != 1) p1[4] = 1;",
+    "an element of its own": "if (blockIdx.x == 0) {\np1[threadIdx.x] = p0[threadIdx.x];\np1[threadIdx.x] += 1;\n}",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found(name: str) -> None:
+    body, said = WRONG[name]
+    found = violation(body, 2, sizes=(66 if "16 bytes" in name else 64, 64))
+    assert found.splitlines()[0] == said
+    lines = body.splitlines()
+    assert "barriers" in name or any(line.strip() in lines for line in found.splitlines()[1:])
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_not_found(name: str) -> None:
+    assert violation(RIGHT[name], 2) == ""
+
+
+# Kernels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sums.NAMES)
+@pytest.mark.parametrize(("units", "count", "place"), [(200, 2, 1), (31, 5, 2)])
+def test_sums_of_cards(name: str, units: int, count: int, place: int) -> None:
+    """On blocks that do not cover them at once."""
+    room = [aligned(np.ones(units * count, np.float32)) for _ in range(3)]
+    words = {
+        sums.ADD: (0, 1, count, place),
+        sums.ADD_TREE: (0, 1, count, place),
+        sums.ROUND: (0, 1, 2, 0, 1),
+        sums.ADD_ROUNDED: (0, 1, 2, count, place, 1),
+        sums.WIDEN: (0, 1, 2, 0, 1),
+    }[name]
+    buffers = 2 if name in (sums.ADD, sums.ADD_TREE) else 3
+    arguments = [room[word].ctypes.data if k < buffers else word for k, word in enumerate(words)]
+    compile_text(sums.SUMS).launch(name, 2, 32, 0, 0, units, arguments)
+
+
+@pytest.mark.parametrize(("size", "shift"), [(4096, 0), (1003, 0), (1003, 3), (7, 1)])
+def test_copies(size: int, shift: int) -> None:
+    source, target = aligned(np.ones(size + 16, np.uint8)), aligned(np.zeros(size, np.uint8))
+    stop = np.zeros(1, np.int32)
+    words = [source.ctypes.data + shift, target.ctypes.data]
+    compile_text(BUILTIN).launch(COPY, 3, 64, stop.ctypes.data, 0, size, words)
+    assert target.all()
+
+
+@pytest.mark.long
+def test_every_operation_and_its_gradient() -> None:
+    """On buffers of their own, full of numbers that are indices too."""
+    codes = list(kernels_of_operations().values())
+    for begin in range(0, len(codes), TOGETHER):
+        some = codes[begin : begin + TOGETHER]
+        emulation = compile_kernels(some)
+        for code in some:
+            generator = np.random.default_rng(0)
+            parameters = code.mapping.kernel.parameters
+            given = [aligned(generator.integers(0, 5, each.size).astype(each.dtype.numpy)) for each in parameters]
+            units, addresses = code.units, [array.ctypes.data for array in given]
+            emulation.launch(code.name, code.blocks(units), code.threads, 0, 0, units, addresses)
