@@ -314,7 +314,12 @@ class CompiledEngine:
             self._batch.fill(batch.microbatches[0], batch.position)
             self._step()
         self.device.synchronise()
-        return self._sums()
+        sums = self._sums()
+        if sums.weight and math.isfinite(sums.loss) and math.isfinite(sums.norm):
+            self._owed = None
+            if self._combine is not None:
+                self._combine.accepted()
+        return sums
 
     def steps(self, table: Table, number: int) -> StepSeries:
         """The steps of a table in one call, the first update being `number`."""
@@ -397,7 +402,6 @@ class CompiledEngine:
         if self._owed is not None and self._divisor():
             for part, owed in zip(parts(self._gradients, PART), parts(self._owed, PART), strict=True):
                 part[...] = np.add(part, np.multiply(owed, np.float32(self._divisor())))
-            self._owed = None
 
     def _divisor(self, read: Callable[[AnyArray], float] = float) -> float:
         """What the gradients are divided by at the end of a step, of registers that are read so."""

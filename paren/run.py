@@ -213,9 +213,8 @@ def train_program(
         facts = {"the program's digest": program_identity(program), "the data's digest": data.identity}
         facts |= {"the type of gradients between nodes": sums, **how.facts, **options.facts, **options.versions}
         compare_facts(ranks, facts, here)
-        tree = shared.run.reproducible_over is not None
         layout = lay_out(shared)
-        combine = Combination(ranks, layout.trained, shared.rounds, tree, layout.trained_views, cards)
+        combine = Combination(ranks, shared, layout.trained, layout.trained_views, cards)
     preparation = Preparation(
         first,
         data,

@@ -123,31 +123,33 @@ def _weight(bits: int) -> np.float32:
     return np.array(bits, np.uint32).view(np.float32)[()]
 
 
-def _round(stop: int, first: int, units: int, own: int, carried: int, rounded: int, weight: int, counts: int) -> None:
+def _round(
+    stop: int, first: int, units: int, own: int, carried: int, rest: int, rounded: int, weight: int, counts: int
+) -> None:
     value, short = _at(own, np.float32, units), _at(rounded, BFLOAT16, units)
     if counts:
         value = value + _at(carried, np.float32, units) * _weight(weight)
     short[...] = value
     if counts:
-        _at(carried, np.float32, units)[...] = value - short.astype(np.float32)
+        _at(rest, np.float32, units)[...] = value - short.astype(np.float32)
 
 
 def _add_rounded(
-    stop: int, first: int, units: int, own: int, others: int, carried: int, count: int, place: int, counts: int
+    stop: int, first: int, units: int, own: int, others: int, rest: int, count: int, place: int, counts: int
 ) -> None:
     mine = _at(own, BFLOAT16, units)
     rows = _order(mine, _at(others, BFLOAT16, (count - 1) * units), place)
     total = reduce(np.add, [row.astype(np.float32) for row in rows])
     mine[...] = total
     if counts:
-        _at(carried, np.float32, units)[...] += total - mine.astype(np.float32)
+        _at(rest, np.float32, units)[...] += total - mine.astype(np.float32)
 
 
-def _widen(stop: int, first: int, units: int, rounded: int, own: int, carried: int, weight: int, counts: int) -> None:
+def _widen(stop: int, first: int, units: int, rounded: int, own: int, rest: int, weight: int, counts: int) -> None:
     _at(own, np.float32, units)[...] = _at(rounded, BFLOAT16, units)
     if counts:
-        rest = _at(carried, np.float32, units) / _weight(weight)
-        _at(carried, np.float32, units)[...] = np.where(np.isfinite(rest), rest, 0)
+        quotient = _at(rest, np.float32, units) / _weight(weight)
+        _at(rest, np.float32, units)[...] = np.where(np.isfinite(quotient), quotient, 0)
 
 
 BUILTIN: dict[str, Callable[..., None]] = {

@@ -112,7 +112,8 @@ def state_parts(program: Program, layout: Layout) -> dict[str, int]:
 
 def _exchange_needs(program: Program, layout: Layout) -> Needs:
     """What the sums of gradients over the ranks take on each."""
-    return Needs.of(layout.trained, program.ranks // program.nodes, program.nodes, program.rounds)
+    here = program.ranks // program.nodes
+    return Needs.of(layout.trained, here, program.nodes, program.rounds, program.drops_sums)
 
 
 def _carried_bytes(program: Program, layout: Layout) -> int:

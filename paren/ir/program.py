@@ -282,6 +282,11 @@ class Program:
         return self.run.precision == "float16"
 
     @property
+    def drops_sums(self) -> bool:
+        """Whether a step may go without an update though its gradients were summed."""
+        return self.scales_loss or self.run.on_nonfinite == "skip"
+
+    @property
     def calls(self) -> int:
         """Calls of the training graph in one step, on each rank."""
         return self.run.microbatches // self.ranks // self.stacking

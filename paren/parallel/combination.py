@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from paren.ir.op import Array
+from paren.ir.program import Program
 from paren.parallel.cards import Cards
 from paren.parallel.carried import Carried
 from paren.parallel.exchange import (
@@ -57,24 +58,23 @@ class _Stages:
 
 
 class Combination:
-    """Adds gradients, of `length` elements, losses and weights over the ranks, for the engine. `rounds`: gradients
-    travel in bfloat16 between nodes. `tree`: sums are to be the same on other numbers of ranks. `views` gives the
-    parameters' parts of a vector of gradients. `cards`: what sends and adds gradients that lie on cards; without them
-    the hosts do. All ranks make one at the same place."""
+    """Adds gradients, of `length` elements, losses and weights over the ranks, for the engine of a program. `views`
+    gives the parameters' parts of a vector of gradients. `cards`: what sends and adds gradients that lie on cards;
+    without them the hosts do. All ranks make one at the same place."""
 
     def __init__(
         self,
         ranks: Ranks,
+        program: Program,
         length: int,
-        rounds: bool,
-        tree: bool,
         views: Callable[[Floats], Mapping[str, Array]],
         cards: Cards | None,
     ) -> None:
         self._ranks = ranks
         self._length = length
-        self._rounds = rounds
-        self._tree = tree
+        self._rounds = program.rounds
+        self._drops = program.drops_sums
+        self._tree = program.run.reproducible_over is not None
         self._views = views
         self._cards = cards
         self._order: list[int] = []
@@ -103,12 +103,12 @@ class Combination:
         when each bucket is complete, and where sums are rounded the weight too; all of one number where there is
         nothing to compute meanwhile."""
         groups, cards = self._ranks.groups, self._cards
+        flags = self._rounds, self._tree, self._drops
         if cards is None:
-            wide = Needs.of(self._length, groups.within.size, groups.between.size, self._rounds).wide
-            sums = HostSums(wide)
-            self.exchange = Exchange(groups.within, groups.between, sums, self._length, self._rounds, self._tree)
+            sums = HostSums(Needs.of(self._length, groups.within.size, groups.between.size, self._rounds).wide)
+            self.exchange = Exchange(groups.within, groups.between, sums, self._length, *flags)
         else:
-            self.exchange = Exchange(cards.within, cards.between, cards.link, self._length, self._rounds, self._tree)
+            self.exchange = Exchange(cards.within, cards.between, cards.link, self._length, *flags)
         if self.exchange.carried.size:
             self._ranks.carried = Carried(self._ranks, self.exchange, self._length, self._views)
         self._gradients, self._weight = gradients, weight
@@ -161,6 +161,10 @@ class Combination:
         self._spans = []
         total = self._ranks.add(np.array([loss, weight]), self._tree)
         return float(total[0]), float(total[1])
+
+    def accepted(self) -> None:
+        """The sums of the last step were used for an update: what rounding took off is carried into the next."""
+        self.exchange.accepted()
 
     def _mark(self) -> object:
         """Where the device will have computed what it was given up to now; nothing where cards do not sum."""

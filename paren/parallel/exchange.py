@@ -61,15 +61,16 @@ class Sums(Protocol):
     def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None:
         """Replaces float32 by the sum over the ranks, in their order or as a tree."""
 
-    def round(self, own: AnyArray, carried: AnyArray, rounded: AnyArray, weight: float | None) -> None:
-        """Fills `rounded`, bfloat16, with a share and what is carried for it, both float32, and carries the rest."""
+    def round(self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        """Fills `rounded`, bfloat16, with a share and what is carried for it, both float32. What that takes off goes
+        into `rest`, which may be `carried`."""
 
-    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, carried: AnyArray, weight: float | None) -> None:
-        """Replaces bfloat16 by the sum over the ranks in their order, and carries also what rounding takes off it."""
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None) -> None:
+        """Replaces bfloat16 by the sum over the ranks in their order; what rounding takes off it, `rest` gets too."""
 
-    def widen(self, rounded: AnyArray, own: AnyArray, carried: AnyArray, weight: float | None) -> None:
-        """Fills `own` with a rounded share, and divides what is carried for it. Of what is not finite, nothing is to be
-        added to later sums."""
+    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None:
+        """Fills `own` with a rounded share, and divides the rest, which is to be carried for it. Of what is not finite,
+        nothing is to be added to later sums."""
 
 
 class HostSums:
@@ -87,18 +88,18 @@ class HostSums:
         if total is not own:
             own[...] = total
 
-    def round(self, own: AnyArray, carried: AnyArray, rounded: AnyArray, weight: float | None) -> None:
-        value, rest, wide = on_host(own), on_host(carried), self._wide[: own.size]
+    def round(self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        value, wide = on_host(own), self._wide[: own.size]
         if weight is not None:
-            np.multiply(rest, np.float32(weight), out=wide)
+            np.multiply(on_host(carried), np.float32(weight), out=wide)
             np.add(value, wide, out=value)
         with np.errstate(over="ignore"):
             rounded[...] = value
         wide[...] = rounded
         if weight is not None:
-            np.subtract(value, wide, out=rest)
+            np.subtract(value, wide, out=on_host(rest))
 
-    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, carried: AnyArray, weight: float | None) -> None:
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None) -> None:
         rows = _rows(on_host(own), on_host(others), place)
         total = self._wide[: own.size]
         total[...] = rows[0]
@@ -108,15 +109,15 @@ class HostSums:
             own[...] = total
         if weight is not None:
             np.subtract(total, on_host(own), out=total)
-            np.add(on_host(carried), total, out=on_host(carried))
+            np.add(on_host(rest), total, out=on_host(rest))
 
-    def widen(self, rounded: AnyArray, own: AnyArray, carried: AnyArray, weight: float | None) -> None:
+    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None:
         own[...] = rounded
         if weight is not None:
-            rest = on_host(carried)
-            np.divide(rest, np.float32(weight), out=rest)
-            if not np.isfinite(rest.sum()):
-                rest[~np.isfinite(rest)] = 0.0
+            carried = on_host(rest)
+            np.divide(carried, np.float32(weight), out=carried)
+            if not np.isfinite(carried.sum()):
+                carried[~np.isfinite(carried)] = 0.0
 
 
 @dataclass
@@ -160,11 +161,19 @@ class Exchange:
 
     `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, divided by `weight`,
     which is set before each sum, in float32, in the order of the buckets (see `owned_ranges`); empty where sums travel
-    exactly. With `tree`, sums are those of `paren.parallel.tree`.
+    exactly. With `tree`, sums are those of `paren.parallel.tree`. Where a sum `may_be_dropped`, what is carried changes
+    when it is `accepted` only.
     """
 
     def __init__(
-        self, within: Mover, between: Mover, sums: Sums, length: int, rounds: bool, tree: bool = False
+        self,
+        within: Mover,
+        between: Mover,
+        sums: Sums,
+        length: int,
+        rounds: bool,
+        tree: bool = False,
+        may_be_dropped: bool = False,
     ) -> None:
         self.within = within
         self.between = between
@@ -181,18 +190,25 @@ class Exchange:
         self._begins = [0]
         for begin, end in owned:
             self._begins.append(self._begins[-1] + end - begin)
-        self.carried = sums.allocate(4 * self._begins[-1] if rounds else 0).view(np.float32)
+        size = 4 * self._begins[-1] if rounds else 0
+        self.carried = sums.allocate(size).view(np.float32)
+        self._rest = sums.allocate(size).view(np.float32) if may_be_dropped else self.carried
 
     def carried_in(self, number: int) -> AnyArray:
         """The part of `carried` that belongs to a bucket."""
         return self.carried[self._begins[number] : self._begins[number + 1]]
+
+    def accepted(self) -> None:
+        """The last sum is used: what rounding took off is carried."""
+        self.carried, self._rest = self._rest, self.carried
 
     def sum_bucket(self, number: int, part: AnyArray) -> None:
         """Replaces one bucket of a vector by its sum over all ranks."""
 
         def between(own: AnyArray) -> None:
             if self.carried.size:
-                self._sum_rounded(own, self.carried_in(number))
+                rest = self._rest[self._begins[number] : self._begins[number + 1]]
+                self._sum_rounded(own, self.carried_in(number), rest)
             elif self.between.size > 1:
                 self.traffic.between += self._sum_over(self.between, own)
 
@@ -214,20 +230,20 @@ class Exchange:
         mover.swap(_bytes([own] * mover.size), _bytes(shares))
         return part.nbytes - own.nbytes + own.nbytes * (mover.size - 1)
 
-    def _sum_rounded(self, own: AnyArray, carried: AnyArray) -> None:
+    def _sum_rounded(self, own: AnyArray, carried: AnyArray, rest: AnyArray) -> None:
         """The same between nodes, in bfloat16."""
         mover, rounded = self.between, self._rounded[: own.size]
         # A sum without a weight is not used, and nothing comes of it.
         weight = self.weight if np.isfinite(self.weight) and self.weight != 0.0 else None
-        self._sums.round(own, carried, rounded, weight)
+        self._sums.round(own, carried, rest, rounded, weight)
         parts = _cut(rounded, mover.size)
         mine = parts[mover.place]
         others = self._others(mover, mine)
         mover.swap(_bytes(parts), _bytes(_among(others, mine, mover)))
         begin = _edges(own.size, mover.size)[mover.place]
-        self._sums.add_rounded(mine, others, mover.place, carried[begin : begin + mine.size], weight)
+        self._sums.add_rounded(mine, others, mover.place, rest[begin : begin + mine.size], weight)
         mover.swap(_bytes([mine] * mover.size), _bytes(parts))
-        self._sums.widen(rounded, own, carried, weight)
+        self._sums.widen(rounded, own, rest, weight)
         self.traffic.between += rounded.nbytes - mine.nbytes + mine.nbytes * (mover.size - 1)
 
     def _others(self, mover: Mover, own: AnyArray) -> AnyArray:
@@ -246,15 +262,16 @@ class Needs:
     carried: int
 
     @classmethod
-    def of(cls, length: int, here: int, nodes: int, rounds: bool) -> Needs:
-        """For vectors float32[length] over so many nodes of `here` ranks."""
+    def of(cls, length: int, here: int, nodes: int, rounds: bool, may_be_dropped: bool = False) -> Needs:
+        """For vectors float32[length] over so many nodes of `here` ranks; the flags are those of `Exchange`."""
         bucket = min(length, BUCKET)
         share = _largest(bucket, here)
         half = _largest(share, nodes)
         within, between = 4 * share * (here - 1), (2 if rounds else 4) * half * (nodes - 1)
         carried = sum(_largest(end - begin, here) for begin, end in buckets(length)) if rounds else 0
         # An exchange between nodes is made while the shares within one are no longer needed.
-        return cls(max(within, between), 2 * share if rounds else 0, 4 * share if rounds else 0, 4 * carried)
+        vectors = 8 * carried if may_be_dropped else 4 * carried
+        return cls(max(within, between), 2 * share if rounds else 0, 4 * share if rounds else 0, vectors)
 
     @property
     def bytes(self) -> int:

@@ -189,10 +189,13 @@ def compare_kernels(units: int, count: int, place: int) -> None:
     for weight in (None, 0.7):
         bits, counts = int(np.float32(weight or 0).view(np.uint32)), int(weight is not None)
         carried, values = random.standard_normal(units).astype(np.float32), own.copy()
-        rest, rounded, short = carried.copy(), np.zeros(units, BFLOAT16), np.zeros(units, BFLOAT16)
-        host.round(values.copy(), carried, rounded, weight)
-        launch(sums.ROUND, units, values, rest, short, bits, counts)
-        assert (rest.tobytes(), short.tobytes()) == (carried.tobytes(), rounded.tobytes())
+        rounded, short, rest = np.zeros(units, BFLOAT16), np.zeros(units, BFLOAT16), np.zeros(units, np.float32)
+        before, wanted = carried.copy(), np.zeros(units, np.float32)
+        host.round(values.copy(), carried, wanted, rounded, weight)
+        launch(sums.ROUND, units, values, carried, rest, short, bits, counts)
+        assert carried.tobytes() == before.tobytes()
+        assert (rest.tobytes(), short.tobytes()) == (wanted.tobytes(), rounded.tobytes())
+        carried = wanted
         sent = others.astype(BFLOAT16)
         host.add_rounded(rounded, sent, place, carried, weight)
         launch(sums.ADD_ROUNDED, units, short, sent, rest, count, place, counts)

@@ -111,6 +111,35 @@ def exchange_infinity(rank: int, port: int) -> bytes:
     return vector.tobytes()
 
 
+def test_a_sum_that_is_dropped_leaves_what_was_carried() -> None:
+    results = run_ranks(2, exchange_and_drop)
+    assert [with_drop == without for with_drop, without in results] == [True, True]
+
+
+def exchange_and_drop(rank: int, port: int) -> tuple[list[bytes], list[bytes]]:
+    """What is carried after two sums and the second sum, where a third one between them is dropped and where it is not
+    made."""
+    store = open_store(Address("127.0.0.1", port), 2, rank == 0, 60.0)
+    groups = Groups(layout(2, 1), rank, store, 60.0, nullcontext)
+    found = []
+    for drops in (True, False):
+        exchange = Exchange(groups.within, groups.between, HostSums(4 * LENGTH), LENGTH, True, may_be_dropped=True)
+        sum_vector(exchange, given_vector(rank, 0))
+        exchange.accepted()
+        first = np.array(exchange.carried)
+        assert first.any()
+        if drops:
+            for value in (np.nan, 1.0):
+                sum_vector(exchange, given_vector(rank, 1) * np.float32(value))
+                assert first.tobytes() == exchange.carried.tobytes()
+        vector = given_vector(rank, 2)
+        sum_vector(exchange, vector)
+        exchange.accepted()
+        found.append([vector.tobytes(), exchange.carried.tobytes()])
+    groups.close()
+    return found[0], found[1]
+
+
 class Alone:
     """A group of one rank."""
 
@@ -141,3 +170,4 @@ def test_ranks_own_the_elements_of_a_vector_once(length: int, ranks: int, monkey
     assert taken[-1][1] == length
     largest = max(sum(end - begin for begin, end in each) for each in owned)
     assert Needs.of(length, ranks, 2, True).carried >= 4 * largest
+    assert Needs.of(length, ranks, 2, True, True).carried == 2 * Needs.of(length, ranks, 2, True).carried

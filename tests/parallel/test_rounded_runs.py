@@ -53,6 +53,25 @@ def test_interrupting_and_resuming_is_exact_as_what_nodes_carry_is_saved(file: P
     assert planned["exchange"] > 0
 
 
+def test_a_step_that_is_skipped_leaves_what_was_carried(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path)
+    rows = (tmp_path / "rows.py").read_text()
+    (tmp_path / "rows.py").write_text(rows.replace("    fields =", "    label[0], weight[0] = 3e38, 1\n    fields ="))
+    text = file.read_text().replace(":checkpoint-every 2", ":checkpoint-every 1").replace(":keep-checkpoints 3", "")
+    text = text.replace("  :keep             (best evaluation/loss :min)", "  :keep-checkpoints 99 :on-nonfinite skip")
+    file.write_text(text)
+    out = train_on_nodes(file, tmp_path / "out", 1, "--set", "batch=64", "--set", "evaluate=99")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    skipped = {line["step"] for line in lines if line.get("annotation") == "skipped"}
+    assert len(skipped) == 3  # one of two steps in each epoch
+    for step in range(2, 7):
+        now, before = (
+            [array.tobytes() for node in range(2) for array in carried(out, each, node).values()]
+            for each in (step, step - 1)
+        )
+        assert (now == before) is (step in skipped), step
+
+
 WIDE = """
 (defdata examples (python "rows.py" pairs :fields ((x float32 [6]) (label float32 [1]) (weight float32 [])) :rows 64))
 (defmodel network ((x float32 [6])) (linear (tanh (linear (tanh (linear x 1500)) 1500)) 1))

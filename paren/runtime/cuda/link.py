@@ -148,16 +148,17 @@ class CardLink:
             sums.ADD_TREE if tree else sums.ADD, own, _address(own), _address(others), *_order(own, others, place)
         )
 
-    def round(self, own: AnyArray, carried: AnyArray, rounded: AnyArray, weight: float | None) -> None:
-        self._start(sums.ROUND, own, _address(own), _address(carried), _address(rounded), *_words(weight))
+    def round(self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        addresses = [_address(each) for each in (own, carried, rest, rounded)]
+        self._start(sums.ROUND, own, *addresses, *_words(weight))
 
-    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, carried: AnyArray, weight: float | None) -> None:
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None) -> None:
         order = _order(own, others, place)
         counts = int(weight is not None)
-        self._start(sums.ADD_ROUNDED, own, _address(own), _address(others), _address(carried), *order, counts)
+        self._start(sums.ADD_ROUNDED, own, _address(own), _address(others), _address(rest), *order, counts)
 
-    def widen(self, rounded: AnyArray, own: AnyArray, carried: AnyArray, weight: float | None) -> None:
-        self._start(sums.WIDEN, own, _address(rounded), _address(own), _address(carried), *_words(weight))
+    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None:
+        self._start(sums.WIDEN, own, _address(rounded), _address(own), _address(rest), *_words(weight))
 
     def _start(self, name: str, of: AnyArray, *arguments: int) -> None:
         """Runs a kernel, a unit for each element of an array."""

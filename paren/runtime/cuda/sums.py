@@ -60,12 +60,17 @@ static __device__ float paren_sum_wide(unsigned short x) {{
   }}
 }}
 
-{_HEAD.format(name=ROUND, parameters=f"const float *own, float *carried, unsigned short *rounded, {_WEIGHED}")} {{
+{
+    _HEAD.format(
+        name=ROUND,
+        parameters=f"const float *own, const float *carried, float *rest, unsigned short *rounded, {_WEIGHED}",
+    )
+} {{
   {_EACH} {{
     float value = own[i];
     if (counts) value += carried[i] * __int_as_float((int)weight);
     const unsigned short bits = paren_sum_short(value);
-    if (counts) carried[i] = value - paren_sum_wide(bits);
+    if (counts) rest[i] = value - paren_sum_wide(bits);
     rounded[i] = bits;
   }}
 }}
@@ -73,7 +78,7 @@ static __device__ float paren_sum_wide(unsigned short x) {{
 {
     _HEAD.format(
         name=ADD_ROUNDED,
-        parameters="unsigned short *own, const unsigned short *others, float *carried, long long count, "
+        parameters="unsigned short *own, const unsigned short *others, float *rest, long long count, "
         "long long place, long long counts",
     )
 } {{
@@ -82,17 +87,17 @@ static __device__ float paren_sum_wide(unsigned short x) {{
     for (long long rank = 1; rank < count; rank++)
       total += paren_sum_wide(rank == place ? own[i] : {_ROW});
     const unsigned short bits = paren_sum_short(total);
-    if (counts) carried[i] += total - paren_sum_wide(bits);
+    if (counts) rest[i] += total - paren_sum_wide(bits);
     own[i] = bits;
   }}
 }}
 
-{_HEAD.format(name=WIDEN, parameters=f"const unsigned short *rounded, float *own, float *carried, {_WEIGHED}")} {{
+{_HEAD.format(name=WIDEN, parameters=f"const unsigned short *rounded, float *own, float *rest, {_WEIGHED}")} {{
   {_EACH} {{
     own[i] = paren_sum_wide(rounded[i]);
     if (counts) {{
-      const float rest = carried[i] / __int_as_float((int)weight);
-      carried[i] = rest - rest == 0.0f ? rest : 0.0f;
+      const float quotient = rest[i] / __int_as_float((int)weight);
+      rest[i] = quotient - quotient == 0.0f ? quotient : 0.0f;
     }}
   }}
 }}
