@@ -20,6 +20,7 @@ from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Attention
 from paren.runtime.block import block_bytes, input_types
 from paren.runtime.threads import default_threads
+from paren.train.places.direct import BUFFER, LARGE
 from paren.train.places.transfer import HELD
 from paren.train.tensor_file import CHUNK, COPIES
 
@@ -38,7 +39,7 @@ class MemoryPlan:
     | products | packed operands of products, for each thread |
     | exchange | on several ranks, what gradients of others are received in, and are rounded in |
     | carried | what rounding between nodes took off: this rank's, and, to be saved, all nodes' |
-    | saving | what a checkpoint's chunk needs; the copy of the state, where one is written; parts of uploads |
+    | saving | what a checkpoint's chunk and a large file need; the copy of the state, where one is; parts of uploads |
     | host | Python's own objects |
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
@@ -75,7 +76,7 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
     buffers = _exchange_needs(program, layout)
-    inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout) + copy
+    inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout, state) + copy
     if plans.planning.uploads:  # what fits into one part is held once more while it is sent
         saving += min(HELD, 2 * sum(size for part, size in state.items() if part != "gradients"))
     if plans.planning.traits.own_memory:
@@ -158,6 +159,9 @@ def _product_bytes(plans: Plans) -> int:
     return default_threads() * touched_bytes(found, LARGEST)
 
 
-def _saving_bytes(layout: Layout) -> int:
-    """One truth value for each float32 of the chunk that is being checked; chunks are views of the state."""
-    return min(CHUNK // 4, max((prod(shape) for shape in layout.shapes.values()), default=0))
+def _saving_bytes(layout: Layout, state: Mapping[str, int]) -> int:
+    """One truth value for each float32 of the chunk that is being checked; chunks are views of the state. The buffer
+    that a large file is written from."""
+    checked = min(CHUNK // 4, max((prod(shape) for shape in layout.shapes.values()), default=0))
+    largest = max(state["parameters"], state["optimizer"]) + state["averages"]
+    return checked + (BUFFER if largest >= LARGE else 0)

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from paren.text.errors import ParenError, system_reason
 from paren.train.state import Json
@@ -16,11 +16,21 @@ Bytes = bytes | memoryview
 TEMPORARY = ".temporary-"
 
 
+class Written(Protocol):
+    """A file that is written: one of Python's, or `places.direct.DirectFile`."""
+
+    def write(self, data: Bytes, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def fileno(self) -> int: ...
+
+
 class Files:
     """The operations that change a disk. Everything a run publishes goes through them, so that a test can let any of
     them fail."""
 
-    def write(self, file: BinaryIO, data: Bytes) -> None:
+    def write(self, file: Written, data: Bytes) -> None:
         file.write(data)
 
     def reserve(self, file: BinaryIO, size: int) -> None:
@@ -30,7 +40,7 @@ class Files:
         else:
             file.truncate(size)
 
-    def sync(self, file: BinaryIO) -> None:
+    def sync(self, file: Written) -> None:
         """Returns when the content is on the disk."""
         file.flush()
         os.fsync(file.fileno())

@@ -11,6 +11,7 @@ from training_fakes import FaultyFiles, Killed, Trial, engine_at, make_store, ru
 
 from paren.text.errors import ParenError
 from paren.train.files import Files
+from paren.train.places import direct, disk
 from paren.train.places.disk import DiskFolder
 from paren.train.resume import find_checkpoints, restore_newest
 
@@ -22,6 +23,14 @@ def operations_of_a_save(tmp_path: Path) -> int:
     before = files.count
     save(store, 2)
     return files.count - before
+
+
+@pytest.fixture(params=["cached", "past the cache"], autouse=True)
+def writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are written as small ones, and as large ones."""
+    if request.param == "past the cache":
+        monkeypatch.setattr(disk, "LARGE", 0)
+        monkeypatch.setattr(direct, "BUFFER", 4096)
 
 
 @pytest.mark.parametrize("replaces", [False, True])

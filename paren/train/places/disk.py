@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from paren.text.errors import ParenError
-from paren.train.files import TEMPORARY, Bytes, Files, not_writable, temporary_sibling, write_atomically
+from paren.train.files import TEMPORARY, Bytes, Files, Written, not_writable, temporary_sibling, write_atomically
 from paren.train.lock import RunLock
+from paren.train.places.direct import LARGE, DirectFile
 from paren.train.places.place import Draft, Sink
 
 
 @dataclass(frozen=True)
 class _DiskSink:
-    handle: BinaryIO
+    handle: Written
     operations: Files
 
     def write(self, data: Bytes) -> None:
@@ -27,6 +27,11 @@ class _DiskSink:
 
     def push(self) -> None:
         self.operations.sync(self.handle)
+
+
+class _DirectSink(_DiskSink):
+    def push(self) -> None:
+        """The disk has it already."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,16 @@ class DiskContent:
 
 
 @contextmanager
-def create_file(path: Path, operations: Files) -> Iterator[Sink]:
-    """Writes a new file, which is on the disk when the block ends. Raises OSError."""
-    with path.open("xb") as handle:
-        yield _DiskSink(handle, operations)
-        operations.sync(handle)
+def create_file(path: Path, operations: Files, size: int = 0) -> Iterator[Sink]:
+    """Writes a new file of about `size` bytes, which is on the disk when the block ends. Raises OSError."""
+    sink: _DiskSink
+    with ExitStack() as stack:
+        if size < LARGE:
+            sink = _DiskSink(stack.enter_context(path.open("xb")), operations)
+        else:
+            sink = _DirectSink(DirectFile(stack.enter_context(path.open("xb", buffering=0))), operations)
+        yield sink
+        operations.sync(sink.handle)
 
 
 @contextmanager
@@ -102,7 +112,7 @@ class DiskFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         temporary = temporary_sibling(self.path / name)
         try:
-            with create_file(temporary, self.operations) as sink:
+            with create_file(temporary, self.operations, size) as sink:
                 yield sink
             self.operations.rename(temporary, self.path / name)
         except OSError:
@@ -171,7 +181,7 @@ class _DiskDraft:
         return name
 
     def create(self, name: str, size: int) -> AbstractContextManager[Sink]:
-        return create_file(self.folder / name, self.operations)
+        return create_file(self.folder / name, self.operations, size)
 
     def publish(self, name: str, content: bytes) -> None:
         """One rename. What stood under the name before is of an abandoned branch, or damaged."""
