@@ -40,11 +40,11 @@ from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
 from paren.runtime.memory import Available, available_memory, usable_memory
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.size import show_bytes
 from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
-from paren.train.state import Json
 
 
 @dataclass(frozen=True)

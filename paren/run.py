@@ -41,6 +41,7 @@ from paren.runtime.device import Device, open_device
 from paren.runtime.memory import usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions
 from paren.train.follow import Follow
@@ -50,7 +51,6 @@ from paren.train.progress import ProgressView, Silent
 from paren.train.read_run import read_metrics
 from paren.train.run import Outcome, Start, note_failure
 from paren.train.signals import StopSignals
-from paren.train.state import Json
 from paren.train.status import read_status
 
 

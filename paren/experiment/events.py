@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from paren.experiment.job_files import RUNNING
-from paren.train.state import Json
+from paren.text.json import Json
 
 PAUSE = 0.1  # seconds between two signs of a training
 NOTICE, SAID = "notice", "said"

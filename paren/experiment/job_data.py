@@ -21,8 +21,8 @@ from paren.experiment.store.recipe import Recipe, as_json, versions
 from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
+from paren.text.json import Json
 from paren.train.progress import ProgressView
-from paren.train.state import Json
 
 DATA = "data"
 

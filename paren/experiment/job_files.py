@@ -19,9 +19,9 @@ from typing import Any
 from paren.experiment.jobs import Job
 from paren.experiment.layout import JOB, STATUS, STUDY
 from paren.ir.program import Factor, Program
+from paren.text.json import Json
 from paren.train.files import Files, json_bytes, not_writable, read_object, write_atomically
 from paren.train.run_directory import make_folder
-from paren.train.state import Json
 from paren.train.status import now
 
 FORMAT = 1

@@ -15,8 +15,8 @@ from paren.ir.program import Value
 from paren.restored import RestoredModel, as_value, read_job
 from paren.restored import restore as restore_run
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.run_directory import RUN
-from paren.train.state import Json
 
 
 @dataclass

@@ -25,12 +25,12 @@ from paren.run import How, Run, device_identity, package_versions, start_ranks, 
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import Available, usable_memory
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.experiment import RunOptions
 from paren.train.loop import COMPLETE
 from paren.train.progress import ProgressView, Silent
 from paren.train.run import NOTHING_TO_DO, Outcome
 from paren.train.signals import StopSignals
-from paren.train.state import Json
 
 MODEL = "model"
 OTHER_EXPERIMENT = "E-RUN-002"

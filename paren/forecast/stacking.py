@@ -17,8 +17,8 @@ from paren.pipeline import PLAIN, Planning
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.size import show_bytes
-from paren.train.state import Json
 
 CLOSE = 1.05  # predictions nearer than this do not decide
 GOOD = 1.02  # what takes no longer than this, times the fastest, is as good: then the least memory decides

@@ -16,7 +16,7 @@ from paren.plan.memory import launches_of
 from paren.plan.plan import Launch, Loop
 from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.resources import Resources
-from paren.train.state import Json
+from paren.text.json import Json
 
 if TYPE_CHECKING:
     from paren.runtime.cuda.nvrtc import Nvrtc

@@ -22,9 +22,9 @@ from paren.ir.program import Program
 from paren.plan.decision import Decision, Pattern
 from paren.plan.limits import Limits
 from paren.plan.plan import Plan
+from paren.text.json import Json
 from paren.train.files import Files, json_bytes, not_writable, write_atomically
 from paren.train.run_directory import make_folder
-from paren.train.state import Json
 
 if TYPE_CHECKING:
     from paren.inspect.card_code import CardCode

@@ -10,8 +10,8 @@ from paren.inspect.explain import Explanation
 from paren.inspect.regions import Region, sum_seconds
 from paren.inspect.screen import WIDTH, fit, show_number, show_place, show_seconds
 from paren.plan.cost import Cost
+from paren.text.json import Json
 from paren.train.profile import Profile
-from paren.train.state import Json
 
 MOST_ROWS = 30
 LEAST_SHARE = 0.002  # of the time of a step, for a row of its own

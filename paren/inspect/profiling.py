@@ -8,9 +8,9 @@ from paren.engine import CompiledEngine
 from paren.forecast.plans import Plans
 from paren.inspect.explain import Explanation
 from paren.inspect.profile_table import describe_regions, draw_profile, profile_rows
+from paren.text.json import Json
 from paren.train.files import Files
 from paren.train.profile import Profile
-from paren.train.state import Json
 
 
 class Profiling:

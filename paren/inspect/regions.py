@@ -13,7 +13,7 @@ from paren.plan.cost import Cost, step_cost
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.memory import busiest_step, kernels_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
-from paren.train.state import Json
+from paren.text.json import Json
 
 # Kinds of regions that are one step; others are loops over tiles of several.
 SINGLE = ("kernel", "product", "attention", "copy")

@@ -26,6 +26,7 @@ from paren.parallel.tree import sum_as_tree
 from paren.runtime.array import AnyArray, fetch, parts
 from paren.runtime.memory import Available
 from paren.text.errors import InternalError, ParenError
+from paren.text.json import Json
 
 if TYPE_CHECKING:
     from paren.parallel.carried import Carried
@@ -36,7 +37,6 @@ CHUNK = 1 << 20  # bytes of a state that are handed on, or looked at, at a time
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbouring places get very different factors
 Numbers = npt.NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.uint64, np.uint8)
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 @dataclass

@@ -12,10 +12,11 @@ from paren.ir.op import Array
 from paren.parallel.carried import ROLE as CARRIED
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, Report, system_reason
+from paren.text.json import Json
 from paren.text.size import show_bytes
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.places.place import Draft, Place
-from paren.train.state import Json, LoopState
+from paren.train.state import LoopState
 from paren.train.status import now
 from paren.train.tensor_file import (
     FORMAT_NAMES,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from paren.data.resident import Table
+from paren.text.json import Json
 from paren.train.engine import StepSeries
 from paren.train.experiment import Batches
 from paren.train.report import measured, note_memory, write
 from paren.train.session import Session, Step
-from paren.train.state import Json
 
 SECONDS = 0.05  # that a call should take: a signal waits no longer
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from paren.data.loader import GlobalBatch
 from paren.ir.program import Diagnostic
 from paren.parallel.company import Company
+from paren.text.json import Json
 from paren.train.engine import Engine
-from paren.train.state import Json
 
 Parts = Sequence[tuple[float, float]]
 

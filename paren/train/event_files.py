@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from paren.text.errors import ParenError
-from paren.train.state import Json
+from paren.text.json import Json
 
 FOLDER = "tensorboard"
 FLUSH = 5  # seconds after which a viewer sees what was written

@@ -15,8 +15,8 @@ from paren.data.resident import ResidentBatches, Source, Table, sources_of
 from paren.data.stream import TokenSplit
 from paren.ir.program import Diagnostic, Program, RunForm, Value
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.engine import Engine
-from paren.train.state import Json
 
 
 @dataclass(frozen=True)

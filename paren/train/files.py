@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from paren.text.errors import ParenError, system_reason
-from paren.train.state import Json
+from paren.text.json import Json
 
 Bytes = bytes | memoryview
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from paren.parallel.ranks import START, STATE, Ranks
 from paren.runtime.array import AnyArray
 from paren.text.errors import InternalError
+from paren.text.json import Json
 from paren.train.experiment import (
     Experiment,
     Prepared,
@@ -26,7 +27,7 @@ from paren.train.progress import Silent
 from paren.train.run import NOTHING_TO_DO, Outcome, ran_out
 from paren.train.session import Session
 from paren.train.signals import StopSignals
-from paren.train.state import BestRecord, Json, LoopState
+from paren.train.state import BestRecord, LoopState
 
 
 class _Nothing:

@@ -15,6 +15,7 @@ from paren.ir.program import Best
 from paren.parallel.company import ALONE, Company
 from paren.parallel.sign import EVALUATING, TRAINING
 from paren.text.errors import InternalError
+from paren.text.json import Json
 from paren.train.best import count_early, is_better
 from paren.train.chunk import chunk_length, train_chunk
 from paren.train.diagnostics import reduce_samples, sample
@@ -24,7 +25,6 @@ from paren.train.nonfinite import Origin, check_weight, describe_origin, find_or
 from paren.train.profile import profiled, profiled_step
 from paren.train.report import note_memory, report, write
 from paren.train.session import Session, Step
-from paren.train.state import Json
 
 COMPLETE, AT_STEPS, AT_SIGNAL = "complete", "steps", "signal"
 

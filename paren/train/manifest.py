@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from paren.text.json import Json
 from paren.train.places.place import MANIFEST, Place
-from paren.train.state import Json, LoopState
+from paren.train.state import LoopState
 
 FORMAT = 3
 FILE = MANIFEST

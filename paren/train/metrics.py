@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from paren.text.errors import ParenError, system_reason
+from paren.text.json import Json
 from paren.train.files import json_bytes
-from paren.train.state import Json
 
 FILE = "metrics.jsonl"
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from paren.data.loader import Microbatch
 from paren.ir.program import RunForm
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.source import Span
 from paren.train.engine import Engine
-from paren.train.state import Json, LoopState
+from paren.train.state import LoopState
 
 Origin = tuple[str, Span] | None
 

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paren.text.json import Json
 from paren.train.files import Files, json_bytes, not_writable, write_atomically
 from paren.train.run_directory import make_folder
-from paren.train.state import Json
 
 TRACE = Path("report") / "trace.json"
 WARM = 2  # steps before the first that is sampled

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol, TextIO
 
 from paren.environment import can_redraw, wants_colour
-from paren.train.state import Json
+from paren.text.json import Json
 
 BEFORE, AFTER = ("loss",), ("rate", "tokens-per-second")  # series shown around those of evaluations
 EVALUATION = "evaluation/"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paren.text.json import Json
 from paren.train.session import Pace, Session, Step
-from paren.train.state import Json
 
 
 def is_regular(session: Session, step: int) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, did_you_mean
+from paren.text.json import Json
 from paren.train.checkpoint import Checkpoint, CheckpointStore, checkpoints_in, restore
 from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
-from paren.train.state import Json
 
 LAYOUT = ("ranks", "nodes", "gradients between nodes")  # what identities say about ranks
 

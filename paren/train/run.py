@@ -14,6 +14,7 @@ from paren.parallel.company import ALONE
 from paren.parallel.ranks import START, STATE, Ranks
 from paren.runtime.memory import available_memory
 from paren.text.errors import Note, ParenError
+from paren.text.json import Json
 from paren.text.size import show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
@@ -44,7 +45,7 @@ from paren.train.saving import Saver
 from paren.train.session import Session
 from paren.train.signals import StopSignals, TakenOver
 from paren.train.start_from import load_weights
-from paren.train.state import Json, LoopState
+from paren.train.state import LoopState
 from paren.train.status import StatusFile
 
 NOTHING_TO_DO = "done"

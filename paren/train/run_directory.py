@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
@@ -19,7 +20,6 @@ from paren.train.files import TEMPORARY, Files, json_bytes, not_writable, write_
 from paren.train.places.disk import DiskFolder
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
-from paren.train.state import Json
 
 RUN = "run.json"
 CHECKPOINTS = "checkpoints"

@@ -12,13 +12,14 @@ from paren.parallel.company import ALONE, Company
 from paren.parallel.exchange import NO_STEPS, Exchanged
 from paren.parallel.sign import TRAINING
 from paren.runtime.array import AnyArray
+from paren.text.json import Json
 from paren.train.engine import Engine
 from paren.train.event_files import EventFiles
 from paren.train.experiment import Experiment, TrainingData
 from paren.train.profile import Profile
 from paren.train.progress import ProgressView
 from paren.train.signals import StopSignals
-from paren.train.state import BestRecord, Json, LoopState
+from paren.train.state import BestRecord, LoopState
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from paren.text.json import Json
 
 
 @dataclass(frozen=True)

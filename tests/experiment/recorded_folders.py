@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from paren.text.json import Json
 from paren.train.files import json_bytes
 from paren.train.metrics import MetricsWriter
-from paren.train.state import Json
 
 BEGIN = datetime(2026, 11, 30, 8, 0, tzinfo=UTC)
 VERSIONS = {"paren": "0.1.0", "numpy": "2.4.6", "llvmlite": "0.50.0", "python": "3.11.7"}

@@ -14,7 +14,7 @@ from paren.experiment.store.claims import Claim
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
-from paren.train.state import Json
+from paren.text.json import Json
 
 FILE = """
 (def width 3) (def cases 4)

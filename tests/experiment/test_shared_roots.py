@@ -23,7 +23,7 @@ from paren.experiment.store.claims import Claim, claim
 from paren.experiment.store.recipe import Recipe
 from paren.experiment.store.store import Store
 from paren.text.errors import ParenError
-from paren.train.state import Json
+from paren.text.json import Json
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -94,7 +94,7 @@ def test_a_rank_holds_what_was_planned_and_several_buckets_are_exchanged(tmp_pat
     sent = columns["runtime/exchange-bytes"]
     assert (sent >= (4 if gradients == "f32" else 2) * trained).all()
     assert (columns["runtime/exchange-hidden-ms"] <= columns["runtime/exchange-ms"]).all()
-    peak, checking = columns["runtime/peak_bytes"].max(), 2**21  # seen only if a save is being written between two steps
+    peak, checking = columns["runtime/peak_bytes"].max(), 2**21  # seen only while a save is written
     assert 0.97 * memory["planned"] - checking < peak < 1.03 * memory["planned"]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train import profile as profiles
 from paren.train.files import Files
 from paren.train.profile import Event, Profile, profiled, profiled_step
-from paren.train.state import Json
 
 
 class Clock:

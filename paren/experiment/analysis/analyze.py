@@ -25,8 +25,8 @@ from paren.ir.program import Analysis, Program, Value
 from paren.lang.analysis import python_name
 from paren.restored import RestoredModel
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.files import Files, json_bytes, write_atomically
-from paren.train.state import Json
 
 Data = Mapping[str, Mapping[str, Array]]
 Tell = Callable[[str], None]

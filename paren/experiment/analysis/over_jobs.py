@@ -26,7 +26,7 @@ from paren.ir.op import Array
 from paren.ir.program import Analysis, Value
 from paren.lang.analysis import python_name
 from paren.text.errors import InternalError, Report
-from paren.train.state import Json
+from paren.text.json import Json
 
 ASKED = "metrics"  # the part of a plot's record that names those it asked its jobs for
 

@@ -14,9 +14,9 @@ from paren.experiment.analysis.values import kind_of
 from paren.experiment.layout import RECORD
 from paren.experiment.store.artifact import check_name, writing
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.source import Span
 from paren.train.files import Files, json_bytes, read_object, write_atomically
-from paren.train.state import Json
 
 _RESOLUTION = 150  # dots per inch of a PNG
 _WITHOUT_DATE = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # equal figures are equal files

@@ -12,8 +12,8 @@ from paren.experiment.analysis.values import NoJson, kind_of, to_json
 from paren.experiment.store.artifact import Artifact, Writer
 from paren.ir.op import Array
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.text.source import Span
-from paren.train.state import Json
 
 
 class Product(Mapping[str, "Array | Json"]):

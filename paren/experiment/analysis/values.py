@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paren.train.state import Json
+from paren.text.json import Json
 
 MOST_ELEMENTS = 10_000  # of an array that becomes lists of numbers
 

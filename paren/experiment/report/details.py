@@ -10,7 +10,7 @@ from paren.experiment.report.tables import pairs, series_table, state_badge
 from paren.experiment.report.times import seconds_of, show_seconds, show_time
 from paren.experiment.results.recorded import Recorded, RecordedJob
 from paren.experiment.results.values import object_of, show_value, text_of
-from paren.train.state import Json
+from paren.text.json import Json
 
 
 def details(recorded: Recorded) -> Html:

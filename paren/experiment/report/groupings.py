@@ -11,7 +11,7 @@ from paren.experiment.report.html import Html, element, join
 from paren.experiment.results.recorded import Recorded, label_of
 from paren.experiment.results.table import numbers, series_columns
 from paren.experiment.results.values import number_of, show_number, show_value
-from paren.train.state import Json
+from paren.text.json import Json
 
 _ORDERED = 5  # from so many numbers on, a setting's colours are in the order of its values
 

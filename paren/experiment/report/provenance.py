@@ -10,8 +10,8 @@ from paren.experiment.report.tables import pairs, sortable
 from paren.experiment.report.times import show_time
 from paren.experiment.results.recorded import Recorded
 from paren.experiment.results.values import object_of, show_value, text_of
+from paren.text.json import Json
 from paren.text.size import show_bytes
-from paren.train.state import Json
 
 _RUN_KEYS = ("seed", "batch", "microbatches", "precision", "steps")
 _CHIPS = 24  # values of a setting that are shown

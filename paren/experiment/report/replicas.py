@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from paren.experiment.results.recorded import Recorded, RecordedJob, label_of
-from paren.train.state import Json
+from paren.text.json import Json
 
 LARGEST = 1e150  # results from here on, infinite ones too, have no deviation that is a float
 REPLICAS = ("replica", "replicate", "repeat", "repetition", "seed")

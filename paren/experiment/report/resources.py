@@ -9,8 +9,8 @@ from paren.experiment.report.html import Html, element, join
 from paren.experiment.report.tables import cell, job_head, sortable
 from paren.experiment.results.recorded import Recorded, RecordedJob
 from paren.experiment.results.values import number_of, show_value
+from paren.text.json import Json
 from paren.text.size import show_bytes
-from paren.train.state import Json
 
 # The parts of the memory annotation that `planned` is the sum of; the rest are its notes.
 _PARTS = ("parameters", "gradients", "optimizer", "averages", "live", "inputs", "products", "saving", "host")

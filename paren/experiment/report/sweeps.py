@@ -14,7 +14,7 @@ from paren.experiment.report.replicas import LARGEST, is_replica, member_of
 from paren.experiment.results.recorded import Recorded, RecordedJob, label_of
 from paren.experiment.results.table import metric_columns, numbers, series_columns
 from paren.experiment.results.values import number_of, show_value
-from paren.train.state import Json
+from paren.text.json import Json
 
 _OPEN = 18  # charts against one setting that are shown without being asked for
 _MOST_GROUPS = 2 * COLOURS

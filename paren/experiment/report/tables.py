@@ -10,7 +10,7 @@ from paren.experiment.report.times import seconds_of, show_seconds
 from paren.experiment.results.recorded import Recorded, RecordedJob
 from paren.experiment.results.table import leaves_of, look_up, series_columns
 from paren.experiment.results.values import number_of, show_number, show_value
-from paren.train.state import Json
+from paren.text.json import Json
 
 MOST_COLUMNS = 40
 _LONGEST = 60  # characters of a cell; the rest is told on hovering

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from paren.experiment.results.recorded import RecordedJob
 from paren.experiment.results.values import number_of, object_of
-from paren.train.state import Json
+from paren.text.json import Json
 
 
 def read_time(value: Json) -> datetime | None:

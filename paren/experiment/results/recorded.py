@@ -16,10 +16,10 @@ from typing import Any
 from paren.experiment.layout import JOB, METRICS, PARTIAL, PLOTS, RUNS, STATUS, STUDY
 from paren.experiment.results.values import object_of, show_value, text_of
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.metrics import FILE as METRIC_LINES
 from paren.train.read_run import Floats, read_stream
 from paren.train.run_directory import RUN
-from paren.train.state import Json
 
 BASELINE = "baseline"
 

@@ -24,8 +24,8 @@ import numpy as np
 from paren.experiment.results.recorded import Recorded, RecordedJob, read_recorded
 from paren.experiment.results.values import number_of, object_of, show_number, show_value, text_of
 from paren.text.errors import ParenError, did_you_mean
+from paren.text.json import Json
 from paren.train.metrics import finite
-from paren.train.state import Json
 
 if TYPE_CHECKING:
     import pandas

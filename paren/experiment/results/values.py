@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from paren.train.state import Json
+from paren.text.json import Json
 
 
 def text_of(value: Json) -> str:

@@ -25,9 +25,9 @@ from paren.experiment.store.claims import not_writable
 from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
 from paren.text.errors import ParenError, first_line
+from paren.text.json import Json
 from paren.train.files import TEMPORARY, Files, json_bytes
 from paren.train.lock import HOLDER, LOCK
-from paren.train.state import Json
 from paren.train.status import now
 
 MANIFEST = "artifact.json"

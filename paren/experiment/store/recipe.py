@@ -12,7 +12,7 @@ from functools import cached_property
 
 from paren.experiment.python.packages import version_of
 from paren.ir.program import Value
-from paren.train.state import Json
+from paren.text.json import Json
 
 FORMAT = 1
 KEY_DIGITS = 24

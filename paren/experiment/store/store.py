@@ -21,9 +21,9 @@ from paren.experiment.store.artifact import Artifact, Writer, check_name, read_a
 from paren.experiment.store.claims import Claim, waiting_for
 from paren.experiment.store.recipe import KEY_DIGITS, Recipe
 from paren.text.errors import ParenError
+from paren.text.json import Json
 from paren.train.files import TEMPORARY, Files, temporary_sibling
 from paren.train.signals import TakenOver
-from paren.train.state import Json
 
 DAMAGED = ".damaged-"
 KINDS = ("data", "model", "product")
