@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def _find_plan(graph: Graph, written_slots: Collection[str], planning: Planning,
 
 
 def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held: Held) -> Plan:
-    traits = planning.traits
+    traits = planning.traits if planning.patterns else replace(planning.traits, epilogues=False)
     prepared = prepare(graph, traits)
     late = traits.portions and is_small(prepared)
     plan = reuse_values(schedule(lower(prepared, traits), late=late))
@@ -141,9 +141,9 @@ def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held
     if planning.patterns and traits.makes_again:
         plan = drop_cheap(plan, written_slots, held)
     if planning.budget is not None:
-        plan = fit(plan, planning.budget, written_slots, held, prices=traits.prices)
+        plan = fit(plan, planning.budget, written_slots, held, traits=traits)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
-    placed = place(plan, written_slots, held)
+    placed = place(plan, written_slots, held, traits.epilogues)
     check_plan(placed)
     return placed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.data.dataset import Dataset
@@ -13,6 +13,7 @@ from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
+from paren.forecast.joined import Joined, choose_joined, stored_joined
 from paren.forecast.residence import choose_residence
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import (
@@ -35,6 +36,7 @@ from paren.inspect.compiling import compiling_since
 from paren.inspect.explain import explain
 from paren.inspect.profiling import Profiling
 from paren.parallel.combination import Combination
+from paren.plan.plan import Plan
 from paren.restored import TOKENIZER
 from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
@@ -45,6 +47,8 @@ from paren.text.size import show_bytes
 from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
+
+JOINED = "joined products"  # of an identity: the forms, between spaces
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,14 @@ class Preparation:
         own = self.device.own_memory
         candidate = choose_residence(choice.candidate, self.splits(choice.candidate).sources, free.bytes)
         candidate = choose_saving(candidate, available_memory().bytes // 2 if own else self._most(free))
+        joined = self._joined(candidate.plans.accumulate, stored)
+        plans = replace(candidate.plans, decisions=(*candidate.plans.decisions, *joined.decisions))
+        candidate = replace(candidate, plans=plans)
+        identity = {**self.identity, "stacking": candidate.stacking}
+        if joined.forms:
+            identity[JOINED] = " ".join(joined.forms)
         return Prepared(
-            identity={**self.identity, "stacking": candidate.stacking},
+            identity=identity,
             data=self.splits(candidate),
             make_engine=lambda: self._make_engine(candidate, choice.told),
             annotations={"stacking": choice.told} if choice.told else {},
@@ -137,6 +147,15 @@ class Preparation:
         with self.splits(candidate).batches(0, 1) as batches:
             microbatch = batches.batch(0).microbatches[0]
         return candidate.program.calls * time_call(self.device, candidate.plans.accumulate, microbatch)
+
+    def _joined(self, plan: Plan, stored: Mapping[str, Json] | None) -> Joined:
+        """Which products are one step with the kernel after them, which the device then does."""
+        if stored is None:
+            joined = choose_joined(self.device, plan, self.cache, self.view.notice)
+        else:
+            joined = stored_joined(self.device, plan, str(stored.get(JOINED, "")).split())
+        self.device.use_joined(joined.forms)
+        return joined
 
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""

@@ -7,14 +7,16 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from attended import attend
+from joined import join
 
 from paren.ir.op import Array
 from paren.ir.types import DType
+from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Attention
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.products import Gemm, Operand
@@ -29,11 +31,14 @@ class FakeCard:
 
     card = "Fake"
     architecture = "sm_90"
+    libraries = ""
     notes: Sequence[str] = ()
 
     def __init__(self, functions: Callable[[bytes, str], Launchable], size: int = 1 << 40, lazy: bool = False) -> None:
         self._functions = functions
         self._lazy = lazy
+        self.able: Collection[str] | None = ()  # forms of epilogues that it joins; None: all
+        self._made: set[str] = set()  # forms whose programs the library has made
         self._lock = threading.RLock()
         self._waiting: list[Callable[[], object]] = []
         self._given = 0
@@ -104,6 +109,18 @@ class FakeCard:
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
         assert all(addresses[id] % 16 == 0 for id in (*step.reads, *step.writes))
         self._start("attend", lambda: attend(step, lambda id: _flat(step, id, addresses[id])))
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        able = self.able is None or epilogue.form in self.able
+        if epilogue.form not in self._made:
+            self._outside()
+            self._made |= {epilogue.form} if able else set()
+        return able
+
+    def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
+        assert epilogue.form in self._made
+        assert all(addresses[id] % 16 == 0 for id in epilogue.buffers)
+        self._start("join", lambda: join(epilogue, lambda id, size, dtype: _memory(addresses[id], size, dtype)))
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         self._outside()
@@ -234,6 +251,10 @@ def _flat(step: Attention, id: int, address: int) -> Array:
             for heads, size in parts
             if heads.buffer == id
         )
+    return _memory(address, size, dtype)
+
+
+def _memory(address: int, size: int, dtype: DType) -> Array:
     memory = (ctypes.c_char * (size * dtype.bytes)).from_address(address)
     return np.frombuffer(memory, np.uint8).view(dtype.numpy)
 

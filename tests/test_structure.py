@@ -30,7 +30,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 LATE = {
     "botocore": "optional: of the extra s3, for checkpoints in a bucket",
     "cuda": "optional: cuda-bindings, of the extra of that name",
-    "cudnn": "optional: nvidia-cudnn-frontend, for attention on cards",
+    "cudnn": "optional: nvidia-cudnn-frontend, for attention and products on cards",
     "torch": "more than a second, and the CPU does without",
     "rich": "nothing is drawn when stderr is no terminal",
     "tokenizers": "4 MiB that bytes as tokens, token files and arrays do without",

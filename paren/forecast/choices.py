@@ -1,4 +1,5 @@
-"""The degrees of stacking that earlier runs chose, remembered in the cache folder."""
+"""What earlier runs chose because it was fastest, remembered in the cache folder: small numbers by a key, such as a
+degree of stacking, or how many steps a product and the kernel after it are."""
 
 from __future__ import annotations
 
@@ -23,16 +24,21 @@ def choice_key(program: Program, *device: object) -> str:
     return sha256(repr((graph, program.run.microbatches, device)).encode()).hexdigest()
 
 
+def form_key(form: str, *device: object) -> str:
+    """The same for how a form of products is computed: its digest, and the device."""
+    return sha256(repr((form, device)).encode()).hexdigest()
+
+
 def recall(folder: Path, key: str, notice: Callable[[str], None]) -> int | None:
-    """The degree that was remembered, if there is one. A file that cannot be understood is said, and holds none."""
-    degree = _read(folder, notice).get(key)
-    return degree if isinstance(degree, int) and not isinstance(degree, bool) and degree > 0 else None
+    """The number that was remembered, if there is one. A file that cannot be understood is said, and holds none."""
+    number = _read(folder, notice).get(key)
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
 
 
-def remember(folder: Path, key: str, degree: int) -> None:
+def remember(folder: Path, key: str, number: int) -> None:
     """Adds a choice to the file. What another process adds at the same moment may be lost: it chooses again."""
     kept = {name: value for name, value in _read(folder, _ignore).items() if name != key}
-    newest = dict(list(kept.items())[-(MOST - 1) :]) | {key: degree}
+    newest = dict(list(kept.items())[-(MOST - 1) :]) | {key: number}
     with suppress(OSError):  # a folder that cannot be written costs the next start a choice, nothing else
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(Files(), folder / FILE, json_bytes(newest, indent=1), durable=False)
@@ -48,7 +54,7 @@ def _read(folder: Path, notice: Callable[[str], None]) -> dict[str, object]:
         return {}
     except (OSError, ValueError):
         pass
-    notice(f"{path} is damaged, so its choices of stacking are made again")
+    notice(f"{path} is damaged, so its choices are made again")
     return {}
 
 

@@ -13,7 +13,7 @@ PYTHON = (3, 11)
 TORCH = (2, 10)
 PACKAGES = ("numpy", "llvmlite", "safetensors", "tokenizers", "rich", "typer", "filelock", "platformdirs", "matplotlib")
 OPTIONAL = (
-    ("cudnn", "nvidia-cudnn-frontend", "cudnn", "attention on cards by cuDNN's own graphs"),
+    ("cudnn", "nvidia-cudnn-frontend", "cudnn", "attention and products on cards by cuDNN's own graphs"),
     ("pyarrow", "pyarrow", "parquet", "Parquet files"),
     ("sklearn", "scikit-learn", "digits", "the digits images"),
     ("tensorboard", "tensorboard", "tensorboard", "--tensorboard"),

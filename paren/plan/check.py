@@ -48,6 +48,8 @@ def check_plan(plan: Plan) -> None:
             intact[buffers[target].place].add(target)
             written.add(target)
         _check_two_writes(number, step, buffers)
+    for number in plan.epilogues:
+        _check_epilogue(number, plan, buffers)
     for name, id in plan.outputs.items():
         if id not in intact[buffers[id].place]:
             state = "overwritten" if id in written else "never written"
@@ -116,6 +118,17 @@ def _check_two_writes(number: int, step: Step, buffers: dict[int, Buffer]) -> No
                     "plan",
                     f"step {number} writes {_text(buffers[first])} and {_text(buffers[second])} to the same bytes",
                 )
+
+
+def _check_epilogue(number: int, plan: Plan, buffers: dict[int, Buffer]) -> None:
+    """A product and the launch after it can be one step: what they write shares bytes with nothing else of theirs."""
+    steps = plan.steps[number : number + 2]
+    touched = {id for step in steps for id in (*step.reads, *step.writes)}
+    for target in sorted({id for step in steps for id in step.writes}):
+        for other in sorted(touched - {target}):
+            if _overlap(buffers[target], buffers[other]):
+                texts = f"{_text(buffers[target])} and {_text(buffers[other])}"
+                raise InternalError("plan", f"steps {number} and {number + 1} are one, and {texts} share bytes")
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:

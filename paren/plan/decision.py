@@ -25,6 +25,7 @@ class Pattern(Enum):
     ATTENTION = "attention in tiles"
     HEAD = "head in chunks"
     ACCUMULATION = "accumulation in place"
+    EPILOGUE = "product with its kernel"
     UPDATE = "update inside the backward"
     RECOMPUTATION = "recomputation"
     CALL = "one native call a step"

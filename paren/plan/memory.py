@@ -12,6 +12,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TypeVar
 
+from paren.plan.epilogue import find_epilogues
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Buffer, Copy, Heads, Launch, Loop, Matrix, Place, Plan, Product, Step
 from paren.plan.sharing import may_share
@@ -34,14 +35,18 @@ class Held:
 NOTHING_HELD = Held(MappingProxyType({}), 0)
 
 
-def place(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_HELD) -> Plan:
+def place(plan: Plan, written_slots: Collection[str] = (), held: Held = NOTHING_HELD, epilogues: bool = False) -> Plan:
     """The plan with state updates resolved, lifetimes and arena offsets filled in.
 
     Outputs named as a state input, or listed in `written_slots` (slots that the graph fills without reading, as an
     initializer does), end in that slot: written there directly where no later step reads the old content, else copied.
-    Outputs that are `held` end in their part of the arena in the same way.
+    Outputs that are `held` end in their part of the arena in the same way. With `epilogues`, a product and the launch
+    after it that may be one step count as one: what either reads is there until both have ended, and what either
+    writes takes nobody's bytes.
     """
     plan = _resolve_state(plan, written_slots, held)
+    if epilogues:
+        plan = replace(plan, epilogues=find_epilogues(plan.steps, {buffer.id: buffer for buffer in plan.buffers}))
     lifetimes = _lifetimes(plan)
     fixed = {plan.outputs[name]: offset for name, offset in held.offsets.items() if name in plan.outputs}
     allocations = _share(plan, lifetimes, fixed)
@@ -161,10 +166,12 @@ def _launch_may_share(step: Launch, read: int, written: int) -> bool:
 def _lifetimes(plan: Plan) -> dict[int, tuple[int, int]]:
     """First and last step that touches each buffer in use; outputs live to one past the last step, inputs from 0."""
     lifetimes: dict[int, tuple[int, int]] = {}
+    joined = set(plan.epilogues)
     for i, step in enumerate(plan.steps):
+        begin, end = i - (i - 1 in joined), i + (i in joined)
         for id in (*step.reads, *step.writes):
-            first, _ = lifetimes.get(id, (i, i))
-            lifetimes[id] = (first, i)
+            first, _ = lifetimes.get(id, (begin, end))
+            lifetimes[id] = (first, end)
     end = len(plan.steps)
     for id in plan.outputs.values():
         lifetimes[id] = (lifetimes.get(id, (0, 0))[0], end)
@@ -189,17 +196,19 @@ def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Collection[
     that ends with it."""
     by_id = {buffer.id: buffer for buffer in plan.buffers}
     allocation_of: dict[int, Allocation] = {}
+    joined = set(plan.epilogues)
     for i, step in enumerate(plan.steps):
+        begin = i - (i - 1 in joined)
         for written in step.writes:
             buffer = by_id[written]
-            if buffer.place is not Place.ARENA or lifetimes[written][0] != i or written in allocation_of:
+            if buffer.place is not Place.ARENA or lifetimes[written][0] != begin or written in allocation_of:
                 continue
             if written in fixed:
                 continue
             size = _aligned(buffer.type.bytes)
-            shared = _ending_input(step, i, buffer, by_id, lifetimes, allocation_of)
+            shared = _ending_input(step, i, buffer, by_id, lifetimes, allocation_of) if begin == i else None
             if shared is None:
-                allocation_of[written] = Allocation(size, i, lifetimes[written][1], [written])
+                allocation_of[written] = Allocation(size, begin, lifetimes[written][1], [written])
             else:
                 shared.buffers.append(written)
                 shared.last = lifetimes[written][1]

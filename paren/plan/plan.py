@@ -281,7 +281,8 @@ class Refusal:
 @dataclass(frozen=True)
 class Plan:
     """`outputs` maps the names of the graph's outputs to buffers; those whose name is a state input's replace that
-    slot. `refusals` and `decisions` are for reports (see `paren.plan.decision`)."""
+    slot. `epilogues`: the numbers of products that a device may compute together with the launch after them (see
+    `paren.plan.epilogue`). `refusals` and `decisions` are for reports (see `paren.plan.decision`)."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -290,6 +291,7 @@ class Plan:
     arena_bytes: int
     refusals: tuple[Refusal, ...]
     decisions: tuple[Decision, ...] = ()
+    epilogues: tuple[int, ...] = ()
 
     def products(self) -> Iterator[tuple[Product, tuple[DType, ...]]]:
         """The products, those in loops as their pieces, with the types of A, B and C."""

@@ -40,7 +40,8 @@ class Traits:
     are widened. `aligns`: whether products of short floats need rows that begin on 16 bytes to be fast. `attends`:
     whether the operation `attention` is a step of its own; else it is lowered to products. `fill`: neighbouring columns
     that have to be summed at once to keep the device busy; 0 where it is busy with any. `own_memory`: whether buffers
-    lie in a memory that is not the host's. `tiles`: how large values are cut. `prices`: by which values are chosen that
+    lie in a memory that is not the host's. `epilogues`: whether a product may be one step with the kernel after it, if
+    that works element by element. `tiles`: how large values are cut. `prices`: by which values are chosen that
     are made again to fit. `portions`: whether small graphs sum over examples in portions, which threads make apart."""
 
     rounds_operands: bool = True
@@ -51,6 +52,7 @@ class Traits:
     attends: bool = False
     fill: int = 0
     own_memory: bool = False
+    epilogues: bool = False
     tiles: TileSizes = TileSizes()
     prices: Prices = Prices()
     portions: bool = True
@@ -68,6 +70,7 @@ CUDA = Traits(
     attends=True,
     fill=1 << 16,
     own_memory=True,
+    epilogues=True,
     tiles=TileSizes(smallest=512 << 20, sequential=1 << 30, least_rows=256, lanes=0),
     prices=Prices(flops=400e12, instructions=15e12, traffic=3e12),
     portions=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from paren.codegen.product import emit_product
 from paren.codegen.product_table import Pointer
 from paren.codegen.touches import Touch, touched_by_kernel, touched_by_product
 from paren.ir.types import DType
+from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache, kernel_key
@@ -234,6 +235,18 @@ class CpuDevice:
 
     def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
         raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        return False
+
+    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
+        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
+
+    def use_joined(self, forms: Collection[str]) -> None:
+        """No step is joined here."""
+
+    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
+        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)

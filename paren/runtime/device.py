@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from paren.ir.types import DType
+from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Loop, Product
 from paren.runtime.array import AnyBytes
@@ -80,6 +81,20 @@ class Device(Protocol):
 
     def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
         """A step of attention on the buffers of a plan. Only devices whose traits say that they attend have it."""
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        """Whether a library computes a product and the launch after it as one step. Raises E-MEM-002."""
+
+    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
+        """What runs a product and the launch after it: a task that runs both, as the library's one step if the form is
+        to be joined, and one that has nothing left to do. Only devices whose traits say so have it."""
+
+    def use_joined(self, forms: Collection[str]) -> None:
+        """From now on, epilogues of these forms are run by the library's one step, as far as it joins them, all others
+        by two."""
+
+    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
+        """Seconds of the two steps, and of the library's one, for an epilogue that it joins."""
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         """Copies `size` bytes."""

@@ -11,6 +11,7 @@ import numpy as np
 from paren.ir.graph import Graph, Node
 from paren.ir.op import Array
 from paren.ir.types import DType, holds_floats
+from paren.plan.epilogue import epilogues_of
 from paren.plan.kernel import Kernel
 from paren.plan.memory import launches_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
@@ -77,7 +78,10 @@ class Executable:
         }
         self._bound: dict[int, AnyArray] = {}
         self._arena: AnyBytes | None = None
-        self._tasks = [self._task(step) for step in plan.steps]
+        self._alone = [self._task(step) for step in plan.steps]
+        self._tasks = list(self._alone)
+        for number, epilogue in epilogues_of(plan).items():
+            self._tasks[number : number + 2] = device.join(epilogue, self._cells)
         self._run = device.sequence(self._tasks)
         self.observer: Observer | None = None
 
@@ -118,7 +122,7 @@ class Executable:
         """
         self.bind(state, inputs, arena)
         first: NonFinite | None = None
-        for number, (step, task) in enumerate(zip(self.plan.steps, self._tasks, strict=True)):
+        for number, (step, task) in enumerate(zip(self.plan.steps, self._alone, strict=True)):
             read = {id_: np.array(self._cells[id_].array) for id_ in self._overwritten(step)}
             self.device.sequence([task])()
             self.device.synchronise()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from paren.codegen.python import run_kernel
 from paren.ir.types import DType
+from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.matrices import multiply
@@ -52,6 +53,18 @@ class ReferenceDevice:
 
     def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
         raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        return False
+
+    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
+        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
+
+    def use_joined(self, forms: Collection[str]) -> None:
+        """No step is joined here."""
+
+    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
+        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:

@@ -290,7 +290,7 @@ def test_a_damaged_file_is_a_note(tmp_path: Path, content: bytes) -> None:
     (tmp_path / choices.FILE).write_bytes(content)
     notes: list[str] = []
     assert choices.recall(tmp_path, "key", notes.append) is None
-    assert notes == [f"{tmp_path / choices.FILE} is damaged, so its choices of stacking are made again"]
+    assert notes == [f"{tmp_path / choices.FILE} is damaged, so its choices are made again"]
     choices.remember(tmp_path, "key", 4)
     assert choices.recall(tmp_path, "key", notes.append) == 4
     assert len(notes) == 1

@@ -15,6 +15,7 @@ import paren
 from paren import run
 from paren.ir.program import Program
 from paren.lang.elaborate import elaborate
+from paren.plan.epilogue import epilogues_of
 
 # The emulation takes long.
 SMALL = {
@@ -86,6 +87,24 @@ def test_steps_hold_the_checks_of_the_emulation(
     """Where buffers lie on one another as planned, no kernel touches what is not its own, and no threads race."""
     with checked():
         test_steps_agree_with_the_cpu(name, more, tolerance, tmp_path)
+
+
+def test_steps_with_joined_products_agree_with_the_cpu(tmp_path: Path) -> None:
+    """Products that the library computes together with the kernels after them, forward and backward."""
+    made = smoke("gpt", "microbatches=1", 'precision="bfloat16"')
+    device, card = emulated_device()
+    card.able = None
+    wanted, found = Trainer(made), Trainer(made, device)
+    epilogues = epilogues_of(found.engine.plans.accumulate)
+    assert len(epilogues) == 3  # of queries, keys and values, of gelu, and of its gradient
+    device.use_joined(epilogue.form for epilogue in epilogues.values())
+    for fields in examples(made, tmp_path, 3):
+        found.set(wanted.parameters)
+        record, other = found.step(fields), wanted.step(fields)
+        assert record["loss"] == pytest.approx(other["loss"], rel=2e-2)
+        assert_gradients_agree(found.gradients, wanted.gradients, 0.2)
+    assert card.started.count("join") == 3
+    assert card.replays > 0
 
 
 def test_a_run_agrees_with_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from paren.ir.types import DType
 from paren.plan.plan import Attention, Heads
-from paren.runtime.cuda.cudnn import AttentionGraphs, form_of
+from paren.runtime.cuda.attention_graphs import AttentionGraphs, form_of
 from paren.text.errors import first_line
 
 _TYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
@@ -38,8 +37,8 @@ class Memory(Protocol):
 
 
 class Attentions:
-    """Attention on the device whose memory `memory` gives. `open_graphs` gives cuDNN's own, or None; it is asked at the
-    first step. `notes`: what went less well than it could, in words."""
+    """Attention on the device whose memory `memory` gives. `open_graphs` gives cuDNN's own, or None; it is asked at
+    each step. `notes`: what went less well than it could, in words."""
 
     def __init__(
         self, device: torch.device, memory: Memory, open_graphs: Callable[[], AttentionGraphs | None] = lambda: None
@@ -52,8 +51,9 @@ class Attentions:
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
         """Starts a step whose buffers lie at these addresses."""
-        if self._graphs is not None and self._takes(self._graphs, step):
-            self._graphs.run(step, addresses)
+        graphs = self._open_graphs()
+        if graphs is not None and self._takes(graphs, step):
+            graphs.run(step, addresses)
             return
         operands = [
             self._heads(step, heads, step.size_of(number), addresses) for number, heads in enumerate(step.operands)
@@ -65,14 +65,6 @@ class Attentions:
                     self._heads(step, heads, step.size_of(number), addresses).copy_(value)
             if step.statistics is not None and not step.backward:
                 self._statistics(step, addresses).copy_(made[1].reshape(step.examples, step.heads, step.queries))
-
-    @cached_property
-    def _graphs(self) -> AttentionGraphs | None:
-        try:
-            return self._open_graphs()
-        except Exception as refusal:  # the package has exceptions of its own
-            self.notes.append(f"cuDNN's package cannot be used: {first_line(refusal)}")
-            return None
 
     def _takes(self, graphs: AttentionGraphs, step: Attention) -> bool:
         """Whether cuDNN's graphs compute the step, which is found out at the first of its form."""

@@ -13,16 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 
 import torch
 
 from paren.ir.op import Array
+from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Attention
 from paren.runtime.cuda.attention import Attentions, CardMemory
+from paren.runtime.cuda.attention_graphs import AttentionGraphs
 from paren.runtime.cuda.cublas import WORKSPACE, Products
-from paren.runtime.cuda.cudnn import AttentionGraphs
+from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
 from paren.runtime.cuda.driver import OutOfMemoryError
 from paren.runtime.cuda.driver_libraries import LIBCUDA
+from paren.runtime.cuda.epilogue_graphs import EpilogueGraphs
 from paren.runtime.cuda.native import Library
 from paren.runtime.cuda.products import Gemm
 from paren.text.errors import InternalError, first_line
@@ -97,6 +102,12 @@ def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
+def _load_cudnn() -> ModuleType:
+    import cudnn  # optional
+
+    return cudnn  # type: ignore[no-any-return]
+
+
 class Card:
     """The card of that ordinal among those that this process sees. Any thread may move bytes; what a thread does waits
     for a capture that another is making."""
@@ -110,6 +121,7 @@ class Card:
         self.card = str(properties.name)
         self.architecture = f"sm_{properties.major}{properties.minor}"
         self.identity = str(properties.uuid)
+        self.libraries = cudnn_version(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         self.library = _Cuda(LIBCUDA, _FUNCTIONS)
         self._context = c_void_p()
         self.library.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), index)
@@ -117,9 +129,11 @@ class Card:
         self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._kept: list[object] = []
+        self._notes: list[str] = []
+        self._refused: set[str] = set()  # forms of epilogues that cuDNN does not compute
         self._workspace = self._keep(WORKSPACE)
         device = torch.device("cuda", index)
-        self._attentions = Attentions(device, CardMemory(device), self._open_graphs)
+        self._attentions = Attentions(device, CardMemory(device), lambda: self._attention_graphs)
         self._products = Products(self._stream.cuda_stream, self._workspace, tf32)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -197,12 +211,44 @@ class Card:
             except RuntimeError as error:
                 raise InternalError("cuda", f"{step.nodes[0]}: {error}") from error
 
-    def _open_graphs(self) -> AttentionGraphs | None:
-        try:
-            import cudnn  # optional
-        except ImportError:
-            return None
-        return AttentionGraphs(cudnn, self._stream.cuda_stream, self._keep)
+    def joins(self, epilogue: Epilogue) -> bool:
+        graphs = self._epilogue_graphs
+        if graphs is None or epilogue.form in self._refused:
+            return False
+        with self._lock, torch.cuda.stream(self._stream):
+            self.enter()
+            try:
+                graphs.prepare(epilogue)
+            except torch.OutOfMemoryError as refusal:
+                raise OutOfMemoryError(first_line(refusal)) from refusal
+            except Exception as refusal:  # the package has exceptions of its own
+                self._refused.add(epilogue.form)
+                nodes = f"{epilogue.product.nodes[0]} with {epilogue.launch.nodes[-1]}"
+                self._notes.append(f"cuDNN does not compute {nodes}: {first_line(refusal)}")
+                return False
+        return True
+
+    def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
+        graphs = self._epilogue_graphs
+        assert graphs is not None
+        with self._lock, torch.cuda.stream(self._stream):
+            self.enter()
+            try:
+                graphs.run(epilogue, addresses)
+            except RuntimeError as error:
+                raise InternalError("cuda", f"{epilogue.product.nodes[0]}: {error}") from error
+
+    @cached_property
+    def _cudnn(self) -> Cudnn | None:
+        return open_cudnn(_load_cudnn, self._stream.cuda_stream, self._keep, self._notes.append)
+
+    @cached_property
+    def _attention_graphs(self) -> AttentionGraphs | None:
+        return None if self._cudnn is None else AttentionGraphs(self._cudnn)
+
+    @cached_property
+    def _epilogue_graphs(self) -> EpilogueGraphs | None:
+        return None if self._cudnn is None else EpilogueGraphs(self._cudnn)
 
     def _keep(self, size: int) -> int:
         """The address of memory that stays as long as the card."""
@@ -212,7 +258,7 @@ class Card:
 
     @property
     def notes(self) -> Sequence[str]:
-        return self._attentions.notes
+        return (*self._notes, *self._attentions.notes)
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         gc.collect()  # objects of torch that vanish meanwhile would call what a capture does not allow

@@ -1,132 +1,92 @@
-"""Attention by cuDNN's own graphs, where its package for Python is installed (nvidia-cudnn-frontend).
-
-A graph is made once for each form of a step. It reads and writes where the plan says, with the plan's strides, so that
-nothing is copied, and its backward adds up in a fixed order.
-"""
+"""cuDNN's own graphs, where its package for Python is installed (nvidia-cudnn-frontend): made once for each form of a
+step, run on one stream, with a workspace that all share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
 from paren.ir.types import DType
-from paren.plan.plan import Attention, Heads
+from paren.text.errors import first_line
 
+PACKAGE = "nvidia-cudnn-frontend"
 Allocate = Callable[[int], int]  # the address of so many bytes, which stay
-_STATISTICS = 100  # its number in a graph; operands are 0 .. 4, results 10 .. 12
-_RESULTS = 10
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A graph that is ready to run, with its workspace."""
+class Ready:
+    """A graph that can be run, with its workspace."""
 
     graph: Any  # of the package, which has no types
     workspace: int
 
 
-class AttentionGraphs:
-    """cuDNN's attention on one stream; `cudnn` is its package."""
+class Cudnn:
+    """cuDNN on one stream; `package` is its module."""
 
-    def __init__(self, cudnn: ModuleType, stream: int, allocate: Allocate) -> None:
-        self._cudnn = cudnn
-        self._handle = cudnn.create_handle()
-        cudnn.set_stream(handle=self._handle, stream=stream)
+    def __init__(self, package: ModuleType, stream: int, allocate: Allocate) -> None:
+        self.package = package
+        self._handle = package.create_handle()
+        package.set_stream(handle=self._handle, stream=stream)
         self._allocate = allocate
-        self._plans: dict[Attention, Plan] = {}
         self._workspace, self._workspace_bytes = 0, 0
 
-    def prepare(self, step: Attention) -> Plan:
-        """The plan of a step, made at the first of its form, which must not be inside of a capture. Whatever the
-        package raises says that cuDNN does not compute it."""
-        form = form_of(step)
-        if form not in self._plans:
-            graph = self._graph(step)
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([self._cudnn.heur_mode.A])
-            graph.check_support()
-            graph.build_plans()
-            size = int(graph.get_workspace_size())
-            if size > self._workspace_bytes:  # graphs that were captured go on with the one before
-                self._workspace, self._workspace_bytes = self._allocate(size), size
-            self._plans[form] = Plan(graph, self._workspace)
-        return self._plans[form]
+    def dtype(self, dtype: DType) -> Any:
+        """The package's word for a type of floats."""
+        types = self.package.data_type
+        return {DType.FLOAT32: types.FLOAT, DType.FLOAT16: types.HALF, DType.BFLOAT16: types.BFLOAT16}[dtype]
 
-    def run(self, step: Attention, addresses: Mapping[int, int]) -> None:
-        """Starts a step that was prepared; its buffers lie at these addresses."""
-        plan = self.prepare(step)
-        places = {number: _place(heads, addresses) for number, heads in enumerate(step.operands)}
-        results = enumerate(step.results, start=_RESULTS)
-        places |= {number: _place(heads, addresses) for number, heads in results if heads is not None}
-        if step.statistics is not None:
-            places[_STATISTICS] = addresses[step.statistics]
-        plan.graph.execute(places, plan.workspace, handle=self._handle)
-
-    def _graph(self, step: Attention) -> Any:
-        types = self._cudnn.data_type
-        short = types.HALF if step.dtype is DType.FLOAT16 else types.BFLOAT16
-        graph = self._cudnn.pygraph(
-            name="attention",
-            io_data_type=short,
-            intermediate_data_type=types.FLOAT,
-            compute_data_type=types.FLOAT,
+    def begin(self, name: str, short: DType) -> Any:
+        """An empty graph between tensors of a short type, which computes in float32."""
+        single = self.dtype(DType.FLOAT32)
+        return self.package.pygraph(
+            name=name,
+            io_data_type=self.dtype(short),
+            intermediate_data_type=single,
+            compute_data_type=single,
             handle=self._handle,
         )
 
-        def operand(number: int) -> Any:
-            dim, stride = _lie(step, step.operands[number], number)
-            return graph.tensor(uid=number, name=f"operand {number}", dim=dim, stride=stride, data_type=short)
+    def build(self, graph: Any) -> Ready:
+        """Makes a graph ready, which must not be inside of a capture. Whatever the package raises says that cuDNN does
+        not compute it. Ways whose results differ from run to run are left out."""
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([self.package.heur_mode.A])
+        graph.deselect_numeric_notes([self.package.numerical_note.NONDETERMINISTIC])
+        graph.check_support()
+        graph.build_plans()
+        size = int(graph.get_workspace_size())
+        if size > self._workspace_bytes:  # graphs that were captured go on with the one before
+            self._workspace, self._workspace_bytes = self._allocate(size), size
+        return Ready(graph, self._workspace)
 
-        rows = step.heads * step.queries
-        shape = {"dim": [step.examples, step.heads, step.queries, 1], "stride": [rows, step.queries, 1, 1]}
-        common = {"attn_scale": step.scale, "use_causal_mask": step.causal, "name": "attention"}
-        q, k, v = (operand(number) for number in range(3))
-        if step.backward:
-            kept = graph.tensor(uid=_STATISTICS, name="statistics", data_type=types.FLOAT, **shape)
-            o, g = (operand(number) for number in (3, 4))
-            made = graph.sdpa_backward(
-                q=q, k=k, v=v, o=o, dO=g, stats=kept, use_deterministic_algorithm=True, **common
-            )  # fmt: skip
-        else:
-            result, kept = graph.sdpa(q=q, k=k, v=v, is_inference=step.statistics is None, **common)
-            made = (result,)
-            if step.statistics is not None:
-                kept.set_output(True).set_dim(shape["dim"]).set_stride(shape["stride"])
-                kept.set_data_type(types.FLOAT).set_uid(_STATISTICS)
-        for number, (tensor, heads) in enumerate(zip(made, step.results, strict=True)):
-            if heads is None:
-                raise ValueError("a gradient has no place")
-            dim, stride = _lie(step, heads, number)
-            tensor.set_output(True).set_dim(dim).set_stride(stride).set_data_type(short)
-            tensor.set_uid(_RESULTS + number)
-        return graph
+    def run(self, ready: Ready, places: Mapping[int, int]) -> None:
+        """Starts a graph whose tensors lie at these addresses, by their numbers."""
+        ready.graph.execute(dict(places), ready.workspace, handle=self._handle)
 
 
-def form_of(step: Attention) -> Attention:
-    """The step without what differs between layers: equal for those that one graph computes."""
-
-    def form(heads: Heads | None) -> Heads | None:
-        return None if heads is None else replace(heads, buffer=0, offset=0)
-
-    return replace(
-        step,
-        operands=tuple(replace(heads, buffer=0, offset=0) for heads in step.operands),
-        results=tuple(map(form, step.results)),
-        statistics=None if step.statistics is None else 0,
-        spans=(),
-        nodes=(),
-    )
+def cudnn_version(backend: int | None) -> str:
+    """The versions of the package and of the library that it calls; empty where the package is not installed."""
+    try:
+        return f"cuDNN {backend} by {PACKAGE} {version(PACKAGE)}"
+    except PackageNotFoundError:
+        return ""
 
 
-def _lie(step: Attention, heads: Heads, number: int) -> tuple[list[int], list[int]]:
-    """Sizes and strides as cuDNN orders them: examples, heads, positions, width."""
-    examples, positions, count, width = step.size_of(number)
-    example, position, head = heads.strides
-    return [examples, count, positions, width], [example, head, position, 1]
-
-
-def _place(heads: Heads, addresses: Mapping[int, int]) -> int:
-    return addresses[heads.buffer] + 2 * heads.offset
+def open_cudnn(
+    load: Callable[[], ModuleType], stream: int, allocate: Allocate, note: Callable[[str], None]
+) -> Cudnn | None:
+    """cuDNN by its package, None where that is not installed, or cannot be used: then `note` is told why."""
+    try:
+        package = load()
+    except ImportError:
+        return None
+    try:
+        return Cudnn(package, stream, allocate)
+    except Exception as refusal:  # the package has exceptions of its own
+        note(f"cuDNN's package cannot be used: {first_line(refusal)}")
+        return None

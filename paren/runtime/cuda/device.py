@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paren.codegen.cuda.emit import PRELUDE, emit_kernel
 from paren.ir.types import DType
+from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Attention, Launch, Loop, Piece, Product
 from paren.runtime.array import DeviceArray
@@ -25,6 +26,7 @@ from paren.runtime.task import Addresses, Cell, Runs, Task
 from paren.text.errors import Note, ParenError
 from paren.text.size import show_bytes
 
+COMPARED = 5  # runs of each way
 LIMIT = "free memory of the card, less 1 GiB for its libraries"
 
 
@@ -51,13 +53,15 @@ class CudaDevice:
         self.driver = driver
         self._compiler = compiler
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
-        self._products = " TF32" if tf32 else ""
+        self._products = "TF32" if tf32 else ""
         self._notes: list[str] = []
+        self._joined: frozenset[str] = frozenset()
         self.link = CardLink(driver, self._kernels.functions, self.allocate)
 
     @property
     def target(self) -> str:
-        return f"{self.driver.card} {self.driver.architecture} {self._compiler.version}{self._products}"
+        parts = (self.driver.card, self.driver.architecture, self._compiler.version, self._products)
+        return " ".join(part for part in (*parts, self.driver.libraries) if part)
 
     @property
     def compiled(self) -> int:
@@ -151,6 +155,45 @@ class CudaDevice:
                 raise self._refused(f"what the library needs for {step.nodes[0]}", refusal) from refusal
 
         return _work(issue, list(used.values()), any(cells[id].lasting for id in step.writes))
+
+    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
+        product, launch = epilogue.product, epilogue.launch
+        used = {id: cells[id] for id in epilogue.buffers}
+        addresses = _watched(list(used.values()))
+        loaded, gemms = self._kernels.loaded(launch.kernel), gemm_calls(product, epilogue.dtypes)
+
+        def issue(ended: int) -> None:
+            places = dict(zip(used, addresses.tolist(), strict=True))
+            if epilogue.form in self._joined and self.joins(epilogue):
+                self.driver.join(epilogue, places)
+                return
+            self._multiply(gemms, [places[matrix.buffer] for matrix in (product.a, product.b, product.c)])
+            self._launch(loaded, ended, 0, loaded.code.units, [places[id] for id in launch.buffers])
+
+        return _work(issue, list(used.values())), Work(lambda: None, issue=lambda ended: None)
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        try:
+            return self.driver.joins(epilogue)
+        except OutOfMemoryError as refusal:
+            raise self._refused(f"what the library needs for {epilogue.product.nodes[0]}", refusal) from refusal
+
+    def use_joined(self, forms: Collection[str]) -> None:
+        self._joined = frozenset(forms)
+
+    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
+        before = self._joined
+        runs: list[Runs] = []
+        try:
+            for forms in (frozenset[str](), frozenset({epilogue.form})):
+                self._joined = forms
+                runs.append(self.sequence(self.join(epilogue, cells)))
+                runs[-1](2)  # started call by call, then captured: later runs are only those of the card
+        finally:
+            self._joined = before
+        times = [[self.driver.elapsed(run) for run in runs] for _ in range(COMPARED)]  # in turns: its clock changes
+        two, one = (min(each) for each in zip(*times, strict=True))
+        return two, one
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         addresses = _watched((source, target))

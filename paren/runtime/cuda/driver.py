@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from paren.ir.op import Array
+from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Attention
 from paren.runtime.array import Transfers
 from paren.runtime.cuda.products import Gemm
@@ -41,13 +42,14 @@ class Driver(Transfers, Protocol):
     """A card with one stream, on which everything happens in order. A call that fails is an `InternalError` with its
     name; what fails later is one at `synchronise` or at a transfer.
 
-    `launch`, `copy`, `multiply` and `attend` return at once. Inside `capture` only these four may be called: they are
-    recorded and not run.
+    `launch`, `copy`, `multiply`, `attend` and `join` return at once. Inside `capture` only these may be called: they
+    are recorded and not run.
     """
 
     card: str  # its name, as "NVIDIA H200"
     architecture: str  # as "sm_90"
     identity: str  # of this very card, on any machine
+    libraries: str  # that decide about bits and are not torch's: the package of cuDNN with its version, or nothing
 
     @property
     def notes(self) -> Sequence[str]:
@@ -74,6 +76,13 @@ class Driver(Transfers, Protocol):
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
         """A step of attention whose buffers lie at these addresses, by their ids. Raises `OutOfMemoryError`."""
+
+    def joins(self, epilogue: Epilogue) -> bool:
+        """Whether a library computes a product with its epilogue; what it needs for that is made at the first of its
+        form. Raises `OutOfMemoryError`."""
+
+    def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
+        """A product with its epilogue, of a form that it joins; the buffers lie at these addresses, by their ids."""
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         """What `issue` starts as one graph: each call of the result runs it all, and returns at once."""

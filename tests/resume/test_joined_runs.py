@@ -1,0 +1,169 @@
+"""Runs whose products are one step with the kernels after them where that is faster: what is measured once is
+remembered, what a checkpoint was trained with is kept, and what no longer can be is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from defined_kernels import defined_device
+from fake_card import FakeCard
+from resume_runs import metric_lines, newest, write_program
+from safetensors.numpy import load_file
+
+import paren
+from paren import run
+from paren.api import Experiment
+from paren.inspect.explain import REPORT
+from paren.plan.decision import Pattern
+from paren.plan.epilogue import Epilogue
+from paren.runtime.cuda.device import CudaDevice
+from paren.text.errors import ParenError
+
+
+@dataclass(frozen=True)
+class Started:
+    """The card of a run, and the forms that were compared on it."""
+
+    card: FakeCard
+    compared: list[str]
+
+    @property
+    def joined(self) -> int:
+        """How often products were started as one step with their kernels."""
+        return self.card.started.count("join")
+
+
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """The language model in bfloat16."""
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "cache"))
+    file = write_program(tmp_path, "gpt")
+    file.write_text(file.read_text().replace("  :seed 3)", '  :precision "bfloat16"\n  :seed 3)'))
+    return paren.load(file)
+
+
+@pytest.fixture
+def start(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Trains in a folder on a new card, whose library joins what it is `able` to. `seconds`: of two steps and of one,
+    for every form."""
+
+    def started(
+        name: str,
+        steps: int,
+        seconds: tuple[float, float] = (2.0, 1.0),
+        able: tuple[str, ...] | None = None,
+        **how: object,
+    ) -> Started:
+        device, card = defined_device()
+        card.able = able
+        compared: list[str] = []
+
+        def compare(self: CudaDevice, epilogue: Epilogue, cells: object) -> tuple[float, float]:
+            compared.append(epilogue.form)
+            return seconds
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CudaDevice, "compare_joined", compare)
+            patch.setattr(run, "open_device", lambda *_: device)
+            experiment.run(tmp_path / name, device="cuda", stacking=3, steps=steps, **how)  # type: ignore[arg-type]
+        return Started(card, compared)
+
+    return started
+
+
+def state(out: Path) -> dict[str, bytes]:
+    return {key: value.tobytes() for key, value in load_file(newest(out) / "parameters.safetensors").items()}
+
+
+def identity(out: Path) -> dict[str, object]:
+    found = json.loads((newest(out) / "manifest.json").read_bytes())["identity"]
+    assert isinstance(found, dict)
+    return found
+
+
+def decisions(out: Path) -> list[dict[str, object]]:
+    patterns = json.loads((out / REPORT).read_bytes())["patterns"]
+    return [each for each in patterns if each["pattern"] == Pattern.EPILOGUE.value]
+
+
+def test_the_faster_way_is_measured_once_and_remembered(start: Start, tmp_path: Path) -> None:
+    first = start("first", 2)
+    second = start("second", 2)
+    assert len(first.compared) == len(set(first.compared)) == 3
+    assert second.compared == []
+    assert first.joined == second.joined > 0
+    assert state(tmp_path / "first") == state(tmp_path / "second")
+    forms = str(identity(tmp_path / "first")["joined products"]).split()
+    assert forms == sorted(first.compared)
+    assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "first")} == {
+        (True, "1e+03 ms as one step, 2e+03 ms as two")
+    }
+    assert {each["reason"] for each in decisions(tmp_path / "second")} == {"remembered"}
+    assert sum(int(str(each["count"])) for each in decisions(tmp_path / "second")) == 6  # two layers
+
+
+def test_what_is_not_faster_stays_two_steps(start: Start, tmp_path: Path) -> None:
+    slower = start("slower", 2, seconds=(1.0, 0.98))
+    assert slower.joined == 0
+    assert "joined products" not in identity(tmp_path / "slower")
+    assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "slower")} == {
+        (False, "980 ms as one step, 1e+03 ms as two")
+    }
+    again = start("again", 2)
+    assert again.compared == []
+    assert again.joined == 0
+    assert state(tmp_path / "again") == state(tmp_path / "slower")
+
+
+def test_without_the_package_nothing_is_measured(start: Start, tmp_path: Path) -> None:
+    assert start("out", 2, able=()).compared == []
+    assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "out")} == {
+        (False, "the package of cuDNN (extra cudnn) is not there, or does not compute it")
+    }
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_resumed_run_goes_on_as_it_began(joined: bool, start: Start, tmp_path: Path) -> None:
+    """To the same bits, though what is remembered would choose otherwise now."""
+    ways = [(2.0, 1.0), (1.0, 2.0)]
+    seconds, otherwise = ways if joined else ways[::-1]
+    start("whole", 8, seconds=seconds)
+    start("cut", 3, seconds=seconds)
+    cache = tmp_path / "cache" / "choices.json"
+    cache.unlink()
+    start("other", 2, seconds=otherwise)
+    went_on = start("cut", 8, seconds=otherwise, resume="latest")
+    assert went_on.compared == []
+    assert (went_on.joined > 0) is joined
+    assert state(tmp_path / "cut") == state(tmp_path / "whole")
+    assert identity(tmp_path / "cut") == identity(tmp_path / "whole")
+
+
+def test_a_library_that_no_longer_joins_is_no_silent_change(start: Start, tmp_path: Path) -> None:
+    start("out", 3)
+    forms = identity(tmp_path / "out")["joined products"]
+    with pytest.raises(ParenError) as caught:
+        start("out", 5, able=(), resume="latest")
+    assert caught.value.code == "E-CKPT-007"
+    place = newest(tmp_path / "out")
+    said = f"going on from {place} would not be bit-exact: joined products {forms} there and none here"
+    assert caught.value.message == said
+    start("out", 5, able=(), resume="latest", allow_new_layout=True)
+    assert "joined products" not in identity(tmp_path / "out")
+
+
+def test_the_numbers_are_those_of_the_two_steps_to_rounding(start: Start, tmp_path: Path) -> None:
+    start("one", 8)
+    (tmp_path / "cache" / "choices.json").unlink()
+    start("two", 8, seconds=(1.0, 2.0))
+    assert state(tmp_path / "one") != state(tmp_path / "two")
+    one, two = ([line["loss"] for line in metric_lines(tmp_path / out) if "loss" in line] for out in ("one", "two"))
+    np.testing.assert_allclose(one, two, rtol=1e-2)

@@ -1,0 +1,189 @@
+"""Products with their epilogues as graphs of cuDNN: what they compute, and how the device runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+import pytest
+from activated import Activation, distance, gelu, network, on_cards, relu, silu, tanh, values_of
+from emulated_card import emulated_device
+from fake_cudnn import Package
+from joined import join
+from plan_runs import run_plan
+
+from paren.ir.op import Array
+from paren.ir.types import DType
+from paren.plan.epilogue import ARITHMETIC, COMPARISONS, FUNCTIONS, OPERATIONS, Epilogue, epilogues_of
+from paren.plan.plan import Place, Plan
+from paren.runtime.cuda import cudnn
+from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
+from paren.runtime.cuda.epilogue_graphs import EpilogueGraphs
+from paren.runtime.executor import Executable, load_plans
+from paren.runtime.task import Cell
+
+
+def cudnn_of(package: Package) -> Cudnn:
+    return Cudnn(cast(ModuleType, package), 7, lambda size: package.workspace)
+
+
+def buffers_of(plan: Plan, epilogue: Epilogue) -> dict[int, Array]:
+    """Flat elements of what it touches: what is read at random, the rest NaN."""
+    generator = np.random.default_rng(0)
+    read = {*epilogue.product.reads, *epilogue.launch.reads} - {epilogue.product.c.buffer}
+    found = {}
+    for buffer in plan.buffers:
+        if buffer.id in epilogue.buffers:
+            size, dtype = buffer.type.size, buffer.type.dtype.numpy
+            values = generator.normal(size=size) if buffer.id in read else np.full(size, np.nan)
+            found[buffer.id] = values.astype(dtype)
+    return found
+
+
+@pytest.mark.parametrize("activation", [gelu, relu, silu, tanh])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_graphs_mean_what_the_kernels_do(activation: Activation, precision: str) -> None:
+    """Each is made once for a form, and is run where the plan has its buffers."""
+    plan = on_cards(network(activation, precision=precision))
+    package = Package()
+    graphs = EpilogueGraphs(cudnn_of(package))
+    for epilogue in epilogues_of(plan).values():
+        ours, theirs = buffers_of(plan, epilogue), buffers_of(plan, epilogue)
+        for _ in range(2):
+            graphs.prepare(epilogue)
+            graphs.run(epilogue, {id: int(array.ctypes.data) for id, array in ours.items()})
+        join(epilogue, lambda id, size, dtype, theirs=theirs: theirs[id][:size])  # type: ignore[misc]
+        for id, wanted in theirs.items():
+            np.testing.assert_allclose(np.float32(ours[id]), np.float32(wanted), rtol=1e-2, atol=1e-3)
+        kept = np.isfinite(np.float32(ours[epilogue.product.c.buffer])).all()
+        assert kept == epilogue.keeps
+        assert np.isfinite(np.float32(ours[epilogue.launch.writes[0]])).all()
+    assert len(package.made) == len(plan.epilogues) == 2
+    assert package.executed == 4
+    assert package.streams == [7]
+
+
+def test_what_is_not_finite_stays_in_a_maximum() -> None:
+    plan = on_cards(network(relu))
+    graphs = EpilogueGraphs(cudnn_of(Package()))
+    forward = epilogues_of(plan)[plan.epilogues[0]]
+    buffers = buffers_of(plan, forward)
+    buffers[forward.product.a.buffer][5] = np.nan
+    graphs.prepare(forward)
+    graphs.run(forward, {id: int(array.ctypes.data) for id, array in buffers.items()})
+    result = np.float32(buffers[forward.launch.writes[0]]).reshape(-1, forward.product.n)
+    assert np.isnan(result[0]).all()
+    assert np.isfinite(result[1:]).all()
+
+
+def test_every_operation_of_an_epilogue_is_one_of_the_graph() -> None:
+    known = {*ARITHMETIC, *FUNCTIONS, *COMPARISONS, "where", "cast"}
+    assert known == OPERATIONS
+
+
+def test_a_package_that_does_not_work_is_done_without() -> None:
+    notes: list[str] = []
+
+    class Broken(Package):
+        def create_handle(self) -> Package:
+            raise RuntimeError("libcudnn.so.9 is missing\nmore words")
+
+    def missing() -> ModuleType:
+        raise ImportError
+
+    assert open_cudnn(lambda: cast(ModuleType, Broken()), 7, lambda size: 0, notes.append) is None
+    assert notes == ["cuDNN's package cannot be used: libcudnn.so.9 is missing"]
+    assert open_cudnn(missing, 7, lambda size: 0, notes.append) is None
+    assert len(notes) == 1
+    assert open_cudnn(lambda: cast(ModuleType, Package()), 7, lambda size: 0, notes.append) is not None
+
+
+def test_the_version_belongs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise cudnn.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cudnn, "version", missing)
+    assert cudnn_version(92801) == ""
+    monkeypatch.setattr(cudnn, "version", lambda name: "1.32.0")
+    assert cudnn_version(92801) == "cuDNN 92801 by nvidia-cudnn-frontend 1.32.0"
+    device, card = emulated_device()
+    before = device.target
+    card.libraries = cudnn_version(92801)
+    assert device.target == f"{before} cuDNN 92801 by nvidia-cudnn-frontend 1.32.0"
+
+
+def test_the_device_joins_the_forms_that_it_is_told_and_that_the_library_computes() -> None:
+    """Otherwise it runs the two steps, to the same bits as if the plan had no epilogues."""
+    graph = network(gelu)
+    plan = on_cards(graph)
+    forms = [epilogue.form for epilogue in epilogues_of(plan).values()]
+    values = values_of(graph)
+    outcomes = []
+    for told, able in (((), None), (forms, ()), (forms, None), (forms[:1], None)):
+        device, card = emulated_device()
+        card.able = able
+        device.use_joined(told)
+        outcomes.append(run_plan(device, plan, values))
+        assert card.started.count("join") == (len(told) if able is None else 0)
+    two, refused, one, half = outcomes
+    plain = run_plan(emulated_device()[0], replace(plan, epilogues=()), values)
+    for name, value in two.items():
+        np.testing.assert_array_equal(plain[name], value)
+        np.testing.assert_array_equal(refused[name], value)
+        assert distance(one[name], value) < 0.02
+    assert not all(np.array_equal(one[name], value) for name, value in two.items())
+    assert not all(np.array_equal(half[name], one[name]) for name in one)
+
+
+def test_later_runs_are_captured_and_join_too() -> None:
+    plan = on_cards(network(gelu))
+    device, card = emulated_device()
+    card.able = None
+    device.use_joined(epilogue.form for epilogue in epilogues_of(plan).values())
+    graph = network(gelu)
+    first = run_plan(device, plan, values_of(graph))
+    assert card.captures == 0
+    executable = Executable(device, plan)
+    state = {}
+    for name, value in values_of(graph).items():
+        array = device.allocate(max(value.nbytes, 64))[: value.nbytes].view(value.dtype).reshape(value.shape)
+        array[...] = value
+        state[name] = array
+    arena = device.allocate(plan.arena_bytes)
+    for _ in range(3):
+        found = executable.run(state, state, arena)
+        for name, value in first.items():
+            np.testing.assert_array_equal(np.asarray(found[name]), value)
+    assert card.captures == 1
+    assert card.replays == 2
+
+
+def test_a_comparison_times_both_ways_and_leaves_the_choice_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = on_cards(network(gelu))
+    epilogue = epilogues_of(plan)[plan.epilogues[0]]
+    device, card = emulated_device()
+    load_plans(device, [plan])
+    card.able = None
+    arena = device.allocate(plan.arena_bytes)
+    cells = {}
+    for buffer in plan.buffers:
+        size = buffer.type.bytes
+        memory = arena[buffer.offset : buffer.offset + size] if buffer.place is Place.ARENA else device.allocate(size)
+        cells[buffer.id] = Cell(memory[:size].view(buffer.type.dtype.numpy).reshape(buffer.type.shape))
+    seconds = iter([3.0, 2.0, 5.0, 1.0, 4.0, 1.5, 3.5, 2.5, 9.0, 9.0])
+    monkeypatch.setattr(card, "elapsed", lambda run: (run(), next(seconds))[1])
+    assert device.compare_joined(epilogue, cells) == (3.0, 1.0)
+    assert card.started == ["multiply", "launch", "join"]
+    before = len(card.started)
+    task, nothing = device.join(epilogue, cells)
+    task.run()
+    nothing.run()
+    assert card.started[before:] == ["multiply", "launch"]
+
+
+def test_types_are_those_of_the_package() -> None:
+    types = cudnn_of(Package())
+    found = [types.dtype(dtype) for dtype in (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)]
+    assert found == ["bfloat", "half", "single"]
