@@ -154,7 +154,7 @@ class Preparation:
             joined = choose_joined(self.device, plan, self.cache, self.view.notice)
         else:
             joined = stored_joined(self.device, plan, str(stored.get(JOINED, "")).split())
-        self.device.use_joined(joined.forms)
+        self.device.joined = frozenset(joined.forms)
         return joined
 
     def splits(self, candidate: Candidate) -> SplitData:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -65,6 +65,7 @@ class CpuDevice:
     name = "cpu"
     own_memory = False
     link = None
+    joined: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -241,9 +242,6 @@ class CpuDevice:
 
     def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
         raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
-
-    def use_joined(self, forms: Collection[str]) -> None:
-        """No step is joined here."""
 
     def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
         raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")

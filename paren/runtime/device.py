@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,7 @@ class Device(Protocol):
     name: str
     reason: str  # why this device, when `auto` chose it; else empty
     threads: int
+    joined: frozenset[str]  # forms of epilogues that executables made from now on run as one step
 
     @property
     def link(self) -> Link | None:
@@ -86,12 +87,7 @@ class Device(Protocol):
         """Whether a library computes a product and the launch after it as one step. Raises E-MEM-002."""
 
     def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
-        """What runs a product and the launch after it: a task that runs both, as the library's one step if the form is
-        to be joined, and one that has nothing left to do. Only devices whose traits say so have it."""
-
-    def use_joined(self, forms: Collection[str]) -> None:
-        """From now on, epilogues of these forms are run by the library's one step, as far as it joins them, all others
-        by two."""
+        """What stands for a product and the launch after it that it joins: the library's step, and nothing."""
 
     def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
         """Seconds of the two steps, and of the library's one, for an epilogue that it joins."""

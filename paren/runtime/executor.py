@@ -81,7 +81,8 @@ class Executable:
         self._alone = [self._task(step) for step in plan.steps]
         self._tasks = list(self._alone)
         for number, epilogue in epilogues_of(plan).items():
-            self._tasks[number : number + 2] = device.join(epilogue, self._cells)
+            if epilogue.form in device.joined:
+                self._tasks[number : number + 2] = device.join(epilogue, self._cells)
         self._run = device.sequence(self._tasks)
         self.observer: Observer | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class ReferenceDevice:
     reason = ""
     threads = 1
     target = ""
+    joined: frozenset[str] = frozenset()
     compiled = 0
     reused = 0
     notes: Sequence[str] = ()
@@ -59,9 +60,6 @@ class ReferenceDevice:
 
     def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
         raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
-
-    def use_joined(self, forms: Collection[str]) -> None:
-        """No step is joined here."""
 
     def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
         raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")

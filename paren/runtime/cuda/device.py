@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ class CudaDevice:
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
         self._products = "TF32" if tf32 else ""
         self._notes: list[str] = []
-        self._joined: frozenset[str] = frozenset()
+        self.joined: frozenset[str] = frozenset()
         self.link = CardLink(driver, self._kernels.functions, self.allocate)
 
     @property
@@ -156,44 +156,35 @@ class CudaDevice:
 
         return _work(issue, list(used.values()), any(cells[id].lasting for id in step.writes))
 
-    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
-        product, launch = epilogue.product, epilogue.launch
-        used = {id: cells[id] for id in epilogue.buffers}
-        addresses = _watched(list(used.values()))
-        loaded, gemms = self._kernels.loaded(launch.kernel), gemm_calls(product, epilogue.dtypes)
-
-        def issue(ended: int) -> None:
-            places = dict(zip(used, addresses.tolist(), strict=True))
-            if epilogue.form in self._joined and self.joins(epilogue):
-                self.driver.join(epilogue, places)
-                return
-            self._multiply(gemms, [places[matrix.buffer] for matrix in (product.a, product.b, product.c)])
-            self._launch(loaded, ended, 0, loaded.code.units, [places[id] for id in launch.buffers])
-
-        return _work(issue, list(used.values())), Work(lambda: None, issue=lambda ended: None)
-
     def joins(self, epilogue: Epilogue) -> bool:
         try:
             return self.driver.joins(epilogue)
         except OutOfMemoryError as refusal:
             raise self._refused(f"what the library needs for {epilogue.product.nodes[0]}", refusal) from refusal
 
-    def use_joined(self, forms: Collection[str]) -> None:
-        self._joined = frozenset(forms)
+    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
+        used = {id: cells[id] for id in epilogue.buffers}
+        addresses = _watched(list(used.values()))
+        if not self.joins(epilogue):
+            raise InternalError("cuda", f"{epilogue.product.nodes[0]} is to be joined, which the library does not do")
+
+        def issue(ended: int) -> None:
+            self.driver.join(epilogue, dict(zip(used, addresses.tolist(), strict=True)))
+
+        return _work(issue, list(used.values())), Work(lambda: None, issue=lambda ended: None)
 
     def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
-        before = self._joined
-        runs: list[Runs] = []
-        try:
-            for forms in (frozenset[str](), frozenset({epilogue.form})):
-                self._joined = forms
-                runs.append(self.sequence(self.join(epilogue, cells)))
-                runs[-1](2)  # started call by call, then captured: later runs are only those of the card
-        finally:
-            self._joined = before
+        product, launch = epilogue.product, epilogue.launch
+        a, b, c = (cells[matrix.buffer] for matrix in (product.a, product.b, product.c))
+        two = (
+            self.library(product, epilogue.dtypes, a, b, c),
+            self.launch(launch.kernel, [cells[id] for id in launch.buffers]),
+        )
+        runs = [self.sequence(tasks) for tasks in (two, self.join(epilogue, cells))]
+        for run in runs:
+            run(2)  # started call by call, then captured: what is timed is only what the card does
         times = [[self.driver.elapsed(run) for run in runs] for _ in range(COMPARED)]  # in turns: its clock changes
-        two, one = (min(each) for each in zip(*times, strict=True))
-        return two, one
+        return min(time[0] for time in times), min(time[1] for time in times)
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         addresses = _watched((source, target))

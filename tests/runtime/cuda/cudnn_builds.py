@@ -1,4 +1,4 @@
-"""Run as a program: cuDNN itself builds graphs of attention and of products with epilogues, for cards that are not there.
+"""Run as a program: cuDNN itself builds graphs of attention and of products, for cards that are not there.
 
 It compiles for a card by its properties alone; only what it then asks of a driver is answered by stubs, which load
 nothing. Prints a JSON object: the name of each graph -> null, or why it could not be built.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from types import ModuleType
 from typing import cast
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from activated import Activation, distance, gelu, network, on_cards, relu, silu, tanh, values_of
 from emulated_card import emulated_device
+from fake_card import FakeCard
 from fake_cudnn import Package
 from joined import join
 from plan_runs import run_plan
@@ -20,9 +22,11 @@ from paren.plan.epilogue import ARITHMETIC, COMPARISONS, FUNCTIONS, OPERATIONS, 
 from paren.plan.plan import Place, Plan
 from paren.runtime.cuda import cudnn
 from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
+from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.cuda.epilogue_graphs import EpilogueGraphs
 from paren.runtime.executor import Executable, load_plans
 from paren.runtime.task import Cell
+from paren.text.errors import InternalError
 
 
 def cudnn_of(package: Package) -> Cudnn:
@@ -114,35 +118,38 @@ def test_the_version_belongs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> N
     assert device.target == f"{before} cuDNN 92801 by nvidia-cudnn-frontend 1.32.0"
 
 
-def test_the_device_joins_the_forms_that_it_is_told_and_that_the_library_computes() -> None:
+def joining(plan: Plan, joined: Collection[str]) -> tuple[CudaDevice, FakeCard]:
+    """A device whose library joins everything, and that is told to join these forms."""
+    device, card = emulated_device()
+    card.able = None
+    device.joined = frozenset(joined)
+    return device, card
+
+
+def test_the_device_joins_the_forms_that_it_is_told() -> None:
     """Otherwise it runs the two steps, to the same bits as if the plan had no epilogues."""
     graph = network(gelu)
     plan = on_cards(graph)
     forms = [epilogue.form for epilogue in epilogues_of(plan).values()]
     values = values_of(graph)
     outcomes = []
-    for told, able in (((), None), (forms, ()), (forms, None), (forms[:1], None)):
-        device, card = emulated_device()
-        card.able = able
-        device.use_joined(told)
+    for told in ([], forms, forms[:1]):
+        device, card = joining(plan, told)
         outcomes.append(run_plan(device, plan, values))
-        assert card.started.count("join") == (len(told) if able is None else 0)
-    two, refused, one, half = outcomes
+        assert card.started.count("join") == len(told)
+    two, one, half = outcomes
     plain = run_plan(emulated_device()[0], replace(plan, epilogues=()), values)
     for name, value in two.items():
         np.testing.assert_array_equal(plain[name], value)
-        np.testing.assert_array_equal(refused[name], value)
         assert distance(one[name], value) < 0.02
     assert not all(np.array_equal(one[name], value) for name, value in two.items())
     assert not all(np.array_equal(half[name], one[name]) for name in one)
 
 
 def test_later_runs_are_captured_and_join_too() -> None:
-    plan = on_cards(network(gelu))
-    device, card = emulated_device()
-    card.able = None
-    device.use_joined(epilogue.form for epilogue in epilogues_of(plan).values())
     graph = network(gelu)
+    plan = on_cards(graph)
+    device, card = joining(plan, [epilogue.form for epilogue in epilogues_of(plan).values()])
     first = run_plan(device, plan, values_of(graph))
     assert card.captures == 0
     executable = Executable(device, plan)
@@ -160,12 +167,11 @@ def test_later_runs_are_captured_and_join_too() -> None:
     assert card.replays == 2
 
 
-def test_a_comparison_times_both_ways_and_leaves_the_choice_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_times_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_cards(network(gelu))
     epilogue = epilogues_of(plan)[plan.epilogues[0]]
-    device, card = emulated_device()
+    device, card = joining(plan, [])
     load_plans(device, [plan])
-    card.able = None
     arena = device.allocate(plan.arena_bytes)
     cells = {}
     for buffer in plan.buffers:
@@ -176,11 +182,17 @@ def test_a_comparison_times_both_ways_and_leaves_the_choice_as_it_was(monkeypatc
     monkeypatch.setattr(card, "elapsed", lambda run: (run(), next(seconds))[1])
     assert device.compare_joined(epilogue, cells) == (3.0, 1.0)
     assert card.started == ["multiply", "launch", "join"]
-    before = len(card.started)
-    task, nothing = device.join(epilogue, cells)
-    task.run()
-    nothing.run()
-    assert card.started[before:] == ["multiply", "launch"]
+    assert (card.captures, card.replays) == (2, 12)
+
+
+def test_what_the_library_does_not_join_is_not_run_as_if_it_did() -> None:
+    plan = on_cards(network(gelu))
+    device, card = joining(plan, [epilogue.form for epilogue in epilogues_of(plan).values()])
+    card.able = ()
+    with pytest.raises(InternalError) as caught:
+        Executable(device, plan)
+    node = plan.steps[plan.epilogues[0]].nodes[0]
+    assert str(caught.value) == f"internal error in cuda: {node} is to be joined, which the library does not do"
 
 
 def test_types_are_those_of_the_package() -> None:

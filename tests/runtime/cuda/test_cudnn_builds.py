@@ -1,4 +1,4 @@
-"""cuDNN itself, where it is installed with its package, takes every graph for every generation of cards, without one."""
+"""cuDNN itself, where it is installed with its package, builds every graph for each generation of cards."""
 
 from __future__ import annotations
 
@@ -66,15 +66,19 @@ def stubs(folder: Path, cudnn: Path, package: Path) -> None:
     text = STUB
     for name in sorted(names - set(re.findall(r"(\w+)\(", STUB))):
         if name in ANSWERED:
-            width = "void *" if "Load" in name or "Get" in name and not name.startswith("cuda") else "int"
-            count = "int" if name == "cuDeviceGetCount" else width
-            text += f"int {name}({count} *to) {{ *to = ({count})1; return 0; }}\n"
+            counts = name.startswith("cuda") or name in (
+                "cuDeviceGetCount",
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            )
+            width = "int" if counts else "void *"
+            text += f"int {name}({width} *to) {{ *to = ({width})1; return 0; }}\n"
         else:
             text += f"int {name}() {{ return {0 if name in SILENT else 100}; }}\n"
     source = folder / "stub.c"
     source.write_text(text)
     for name in ("libcuda.so.1", "libcudart.so"):
-        command = ["gcc", "-shared", "-fPIC", "-w", "-o", str(folder / name), str(source), f"-Wl,-soname,{name}", "-ldl"]
+        options = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{name}"]
+        command = ["gcc", *options, "-o", str(folder / name), str(source), "-ldl"]
         subprocess.run(command, check=True, timeout=300)
 
 
