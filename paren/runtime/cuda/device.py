@@ -23,7 +23,7 @@ from paren.runtime.cuda.requirements import RESERVE
 from paren.runtime.cuda.sequence import Work, check_cells, make_sequence
 from paren.runtime.memory import Available
 from paren.runtime.task import Addresses, Cell, Runs, Task
-from paren.text.errors import Note, ParenError
+from paren.text.errors import InternalError, Note, ParenError
 from paren.text.size import show_bytes
 
 COMPARED = 5  # runs of each way

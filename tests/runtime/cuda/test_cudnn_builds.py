@@ -15,14 +15,10 @@ import pytest
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
-# What answers with success: it puts 1 where the caller wants a handle or a number. The rest fails as without a card.
-ANSWERED = (
+# What answers with success: these put 1 where the caller wants a handle or a number. The rest fails as without a card.
+HANDLES = ("cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuModuleLoadData", "cuModuleGetFunction")
+NUMBERS = (
     "cuDeviceGetCount",
-    "cuLibraryLoadData",
-    "cuLibraryGetKernel",
-    "cuKernelGetFunction",
-    "cuModuleLoadData",
-    "cuModuleGetFunction",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cudaGetDevice",
     "cudaRuntimeGetVersion",
@@ -65,12 +61,8 @@ def stubs(folder: Path, cudnn: Path, package: Path) -> None:
         names |= {name.decode() for name in re.findall(rb"\b(cu(?:da)?[A-Z]\w+)\x00", library.read_bytes())}
     text = STUB
     for name in sorted(names - set(re.findall(r"(\w+)\(", STUB))):
-        if name in ANSWERED:
-            counts = name.startswith("cuda") or name in (
-                "cuDeviceGetCount",
-                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-            )
-            width = "int" if counts else "void *"
+        if name in HANDLES + NUMBERS:
+            width = "int" if name in NUMBERS else "void *"
             text += f"int {name}({width} *to) {{ *to = ({width})1; return 0; }}\n"
         else:
             text += f"int {name}() {{ return {0 if name in SILENT else 100}; }}\n"
