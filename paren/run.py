@@ -24,7 +24,7 @@ from paren.ir.identity import program_identity
 from paren.ir.op import Array
 from paren.ir.program import Program, RunForm
 from paren.lang.elaborate import elaborate_again
-from paren.parallel.cards import connected
+from paren.parallel.cards import Cards, connected
 from paren.parallel.combination import Combination
 from paren.parallel.join import compare_facts, joined
 from paren.parallel.launch import launch
@@ -173,30 +173,20 @@ def train_program(
     """Trains in this process, alone or as one of several ranks. `plans` as for `run_program`, used alone only. `device`
     and `data` are those of `how` and of the program where they are open already."""
     environment = read_environment()
-    allowed = how.memory if how.memory is not None else environment.memory
-    leads = ranks is None or ranks.leads
-    view = view if leads else Silent()
-    profiling = Profiling() if how.profile and leads else None
-    here = len(topology.devices)
-    threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
-    opened = device
-    if opened is None:
-        opened = open_device(_own_device(how.device, topology), threads, environment.cache / "kernels", how.tf32)
+    view = view if ranks is None or ranks.leads else Silent()
+    profiling = Profiling() if how.profile and (ranks is None or ranks.leads) else None
+    opened = device if device is not None else _open(how, topology)
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
     shared = shared_program(program, topology)
     for note in (*shared.notes, *opened.notes):
         view.notice(note)
-    cards = None
-    if ranks is not None:
-        view.notice(_describe_sharing(shared.run, ranks.count))
-        cards, said = ranks.held.enter_context(connected(ranks, opened.link, environment.by_hosts))
-        shared = replace(shared, linked=cards is not None)
-        if said:
-            view.notice(said)
+    cards = _connect(ranks, shared, opened, view) if ranks is not None else None
+    shared = replace(shared, linked=cards is not None)
+    allowed = how.memory if how.memory is not None else environment.memory
     free = usable_memory(opened.available(), allowed)
     if ranks is not None:
-        free = ranks.least(free, 1 if opened.own_memory else here)
+        free = ranks.least(free, 1 if opened.own_memory else len(topology.devices))
     uploads = in_bucket(options.checkpoints)
     planning = Planning(how.patterns, traits=traits_of(opened.name), uploads=uploads, cache=environment.cache)
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
@@ -204,15 +194,11 @@ def train_program(
     if ranks is not None:
         ranks.doing("reading data")
     data = data if data is not None else open_program_data(program, how.data_root, view)
-    if ranks is not None:
-        ranks.doing(PREPARING)
-    digest = run_digest(program, data)
-    sums = "bf16" if shared.rounds else "f32"
+    identity = device_identity(opened, how.patterns, replace(topology, exchange="bf16" if shared.rounds else "f32"))
     combine = None
     if ranks is not None:
-        facts = {"the program's digest": program_identity(program), "the data's digest": data.identity}
-        facts |= {"the type of gradients between nodes": sums, **how.facts, **options.facts, **options.versions}
-        compare_facts(ranks, facts, here)
+        ranks.doing(PREPARING)
+        _compare(ranks, program, data, shared.rounds, how, options, len(topology.devices))
         layout = lay_out(shared)
         combine = Combination(ranks, shared, layout.trained, layout.trained_views, cards)
     preparation = Preparation(
@@ -222,7 +208,7 @@ def train_program(
         environment.cache,
         free.bytes if ranks is not None else allowed,
         how.stacking,
-        device_identity(opened, how.patterns, replace(topology, exchange=sums)),
+        identity,
         options.versions,
         options.out,
         view,
@@ -231,9 +217,44 @@ def train_program(
         ranks.share if ranks is not None else WHOLE,
         free.limit if ranks is not None else "PAREN_MEMORY",
     )
-    experiment = training.Experiment.of(program, digest)
-    splits = preparation.splits(first)
-    if ranks is not None and not leads:
+    return _train(training.Experiment.of(program, run_digest(program, data)), options, preparation, ranks, signals)
+
+
+def _open(how: How, topology: Topology) -> Device:
+    """The device of this process, with its part of the threads."""
+    here = len(topology.devices)
+    threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
+    return open_device(_own_device(how.device, topology), threads, read_environment().cache / "kernels", how.tf32)
+
+
+def _connect(ranks: Ranks, shared: Program, device: Device, view: ProgressView) -> Cards | None:
+    """What lets the cards of the ranks send each other gradients, until the run ends; None where the hosts do."""
+    view.notice(_describe_sharing(shared.run, ranks.count))
+    cards, said = ranks.held.enter_context(connected(ranks, device.link, read_environment().by_hosts))
+    if said:
+        view.notice(said)
+    return cards
+
+
+def _compare(
+    ranks: Ranks, program: Program, data: Dataset, rounds: bool, how: How, options: RunOptions, here: int
+) -> None:
+    """Raises E-DP-006 unless all ranks train the same. `here`: ranks of a node."""
+    facts = {"the program's digest": program_identity(program), "the data's digest": data.identity}
+    facts["the type of gradients between nodes"] = "bf16" if rounds else "f32"
+    compare_facts(ranks, {**facts, **how.facts, **options.facts, **options.versions}, here)
+
+
+def _train(
+    experiment: training.Experiment,
+    options: RunOptions,
+    preparation: Preparation,
+    ranks: Ranks | None,
+    signals: StopSignals,
+) -> Outcome:
+    """Trains with what was prepared: as the rank that writes, or as one that follows it."""
+    splits, view, profiling = preparation.splits(preparation.first), preparation.view, preparation.profiling
+    if ranks is not None and not ranks.leads:
         return Follow(experiment, options, splits, preparation, ranks, signals).run()
     profiled = profiling.profile if profiling is not None else None
     start = Start(experiment, options, splits, preparation, view, signals, profile=profiled, ranks=ranks)

@@ -275,9 +275,7 @@ def _dot(moves: Sequence[int], index: Sequence[int]) -> int:
     return sum(move * i for move, i in zip(moves, index, strict=True))
 
 
-def open_cuda(
-    index: int = 0, cache: Path | None = None, tf32: bool = False, reason: str = "", others: str = ""
-) -> CudaDevice:
+def open_cuda(index: int, cache: Path | None, tf32: bool = False, reason: str = "", others: str = "") -> CudaDevice:
     """The card of that ordinal among those that this process sees, which `paren.runtime.cuda.requirements` found fit.
     `cache` is the folder for compiled kernels; the rest is as for `CudaDevice`."""
     # They import torch and cuda-bindings.
