@@ -1,8 +1,9 @@
 """Checks on a real card, from a checkout: python -m scripts.gpu_check [PART ...]; without names, all parts.
 
-Each check prints a line that begins with PASS or FAIL, and goes on after a failure, so that one run tells as much as it
-can; then follow the comparisons with peers (`bench/compare.py`) as tables. `--json FILE` keeps all of it. The exit code
-is the number of failures, at most 99.
+It says what the machine has, then each check prints a line that begins with PASS or FAIL. Parts run in processes of
+their own (`gpu_processes.py`), so that one run tells as much as it can; the comparisons with peers (`bench/compare.py`)
+print tables. The failures come once more at the end. `--json FILE` keeps what is known so far at every moment. The exit
+code is the number of failures, at most 99.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,49 +39,16 @@ from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
 from scripts import gpu_runs
 from scripts.gpu_graphs import KERNELS, SPAN, tensor
+from scripts.gpu_processes import Check, Checked, make_checks, run_part
 
 F32, F64, BF16, F16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16, DType.INT32
 ROOT = Path(__file__).parent.parent
 COMPARED = ("W6", "W1", "W2", "W4", "W5")
-COMPARE_SECONDS = 240  # of the comparisons together
-LAST_LINES = 6  # of a traceback
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One check: how long it took, what it said, and why it failed, if it did."""
-
-    name: str
-    seconds: float
-    said: tuple[str, ...]
-    failure: str
-
-
-@dataclass
-class Checks:
-    """What was checked so far."""
-
-    done: list[Checked] = field(default_factory=list)
-
-    @property
-    def failures(self) -> int:
-        return sum(bool(each.failure) for each in self.done)
-
-    @contextmanager
-    def check(self, name: str) -> Iterator[list[str]]:
-        """Around one check; what is put in the list is said behind its name."""
-        said: list[str] = []
-        begin = time.perf_counter()
-        try:
-            yield said
-        except Exception as error:  # whatever it is: the next check may tell more
-            lines = traceback.format_exc().strip().splitlines()[-LAST_LINES:]
-            failure = f"{type(error).__name__}: {str(error)[:600]}"
-            print(f"FAIL {name}: {failure}", *lines, sep="\n     ", flush=True)
-        else:
-            failure = ""
-            print(f"PASS {name} ({time.perf_counter() - begin:.2f} s)", *said, flush=True)
-        self.done.append(Checked(name, time.perf_counter() - begin, tuple(said), failure))
+SECONDS = 480.0  # of everything
+COMPARE_SECONDS = 150.0  # of the comparisons of one workload; torch.compile takes most of it
+ONE_SECONDS = 90.0  # of any other check
+DOCTOR_SECONDS = 60.0
+Said = list[str]
 
 
 def require(condition: bool, message: str) -> None:
@@ -91,35 +59,32 @@ def require(condition: bool, message: str) -> None:
 # Verbs of the device ------------------------------------------------------------------------------------------------
 
 
-def check_verbs(checks: Checks, device: CudaDevice) -> None:
+def verbs(device: CudaDevice) -> Iterator[Check]:
     """Every verb of the device by itself, then kernels of each kind, graphs, guards and products."""
-    with checks.check("transfers") as said:
-        _transfers(device, said)
-    with checks.check("memory figures") as said:
-        free = device.available()
-        said.append(f"{free.bytes >> 20} MiB of {free.total >> 20} MiB, most used {device.used_bytes() >> 20} MiB")
-        require(0 < free.bytes < free.total and device.used_bytes() > 0, str(free))
-    with checks.check("copy alone"):
-        _copies(device, guarded=False)
-    with checks.check("copy of a guarded sequence"):
-        _copies(device, guarded=True)
+    yield Check("transfers", partial(_transfers, device))
+    yield Check("memory figures", partial(_figures, device))
+    yield Check("copy alone", partial(_copies, device, False))
+    yield Check("copy of a guarded sequence", partial(_copies, device, True))
     for name, make in KERNELS.items():
-        with checks.check(f"kernel: {name}") as said:
-            _kernel(device, make, said)
-    with checks.check("capture and replay") as said:
-        _replay(device, said)
+        yield Check(f"kernel: {name}", partial(_kernel, device, make))
+    yield Check("capture and replay", partial(_replay, device))
     for limit, times, whole in ((100, 1, 1), (100, 7, 7), (4, 7, 3), (1, 7, 0)):
-        with checks.check(f"guard: flag at {limit}, {times} times"):
-            _guard(device, limit, times, whole)
+        yield Check(f"guard: flag at {limit}, {times} times", partial(_guard, device, limit, times, whole))
     for dtypes in ((F32,) * 3, (F64,) * 3, (BF16, BF16, F32), (BF16,) * 3, (F16, F16, F32), (F16,) * 3):
-        with checks.check(f"products {' '.join(dtype.value for dtype in dtypes)}") as said:
-            _products(device, dtypes, said)
-    with checks.check("a product inside a graph, twice the same bits"):
-        _product_bits(device)
-    for causal, groups, repeat, width in ((True, 12, 1, 64), (False, 3, 1, 32), (True, 2, 3, 128), (False, 1, 4, 8)):
+        yield Check(f"products {' '.join(dtype.value for dtype in dtypes)}", partial(_products, device, dtypes))
+    yield Check("a product inside a graph, twice the same bits", partial(_product_bits, device))
+    for case in ((True, 12, 1, 64), (False, 3, 1, 32), (True, 2, 3, 128), (False, 1, 4, 8)):
+        causal, groups, repeat, width = case
         for dtype in (BF16, F16):
-            with checks.check(f"attention in {dtype}, causal {causal}, {groups} x {repeat} heads of {width}") as said:
-                _attention(device, (causal, groups, repeat, width), dtype, said)
+            name = f"attention in {dtype}, causal {causal}, {groups} x {repeat} heads of {width}"
+            yield Check(name, partial(_attention, device, case, dtype))
+
+
+def _figures(device: CudaDevice, said: Said) -> None:
+    device.allocate(1 << 20)
+    free = device.available()
+    said.append(f"{free.bytes >> 20} MiB of {free.total >> 20} MiB, most used {device.used_bytes() >> 20} MiB")
+    require(0 < free.bytes < free.total and device.used_bytes() > 0, str(free))
 
 
 def placed(device: CudaDevice, values: Array) -> DeviceArray:
@@ -128,7 +93,7 @@ def placed(device: CudaDevice, values: Array) -> DeviceArray:
     return made
 
 
-def _transfers(device: CudaDevice, said: list[str]) -> None:
+def _transfers(device: CudaDevice, said: Said) -> None:
     zeros = np.asarray(device.allocate(1000))
     require(not zeros.any(), "fresh memory is not 0")
     values = np.random.default_rng(0).normal(size=1 << 24).astype(np.float32)
@@ -153,7 +118,7 @@ def _transfers(device: CudaDevice, said: list[str]) -> None:
     said.append(f"{(time.perf_counter() - begin) * 5000:.0f} us for each small transfer")
 
 
-def _copies(device: CudaDevice, guarded: bool) -> None:
+def _copies(device: CudaDevice, guarded: bool, said: Said) -> None:
     values = np.random.default_rng(1).integers(0, 255, 1 << 20).astype(np.uint8)
     source = placed(device, values)
     for size, shift in ((1 << 20, 0), (1003, 0), (1003, 3), (7, 1), (16, 16)):
@@ -185,7 +150,7 @@ def _values(nodes: dict[str, TensorType]) -> dict[str, Array]:
     return values
 
 
-def _kernel(device: CudaDevice, make: Callable[[Builder], dict[str, Node]], said: list[str]) -> None:
+def _kernel(device: CudaDevice, make: Callable[[Builder], dict[str, Node]], said: Said) -> None:
     """A graph on the card, call by call and as a graph, against its definition."""
     builder = Builder("check")
     graph = builder.graph(make(builder))
@@ -228,7 +193,7 @@ def _counter(device: CudaDevice, limit: int) -> tuple[list[Task], DeviceArray, D
     return list(executable.tasks), state["count"], state["flag"]
 
 
-def _guard(device: CudaDevice, limit: int, times: int, whole: int) -> None:
+def _guard(device: CudaDevice, limit: int, times: int, whole: int, said: Said) -> None:
     tasks, count, flag = _counter(device, limit)
     later, after, _ = _counter(device, 1000)
     copied = placed(device, np.zeros(70, np.int32))
@@ -241,7 +206,7 @@ def _guard(device: CudaDevice, limit: int, times: int, whole: int) -> None:
         require([done, *found] == [whole, min(times, limit), whole, whole], f"turn {turn}: {done}, {found}")
 
 
-def _replay(device: CudaDevice, said: list[str]) -> None:
+def _replay(device: CudaDevice, said: Said) -> None:
     tasks, count, _ = _counter(device, 1 << 30)
     run = device.sequence(tasks * 200)
     begin = time.perf_counter()
@@ -287,7 +252,7 @@ def _room(matrix: Matrix, rows: int, columns: int, batch: tuple[int, ...]) -> in
     return matrix.offset + sum((size - 1) * s for size, s in zip((*batch, rows, columns), strides, strict=True)) + 3
 
 
-def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: list[str]) -> None:
+def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: Said) -> None:
     worst, calls, failures = 0.0, 0, []
     cases = [
         (shape, turned_a, turned_b, batch, apart)
@@ -323,7 +288,7 @@ def _products(device: CudaDevice, dtypes: tuple[DType, DType, DType], said: list
     said.append(f"{calls} calls, off by {worst:.2g} of the root of k at most")
 
 
-def _product_bits(device: CudaDevice) -> None:
+def _product_bits(device: CudaDevice, said: Said) -> None:
     product = _plain(512, 768, 2048, False, True, (), 0)
     generator = np.random.default_rng(0)
     cells = [Cell(placed(device, generator.normal(size=1 << 21).astype(BF16.numpy))) for _ in range(2)]
@@ -339,7 +304,7 @@ def _product_bits(device: CudaDevice) -> None:
 # Attention ----------------------------------------------------------------------------------------------------------
 
 
-def _attention(device: CudaDevice, case: tuple[bool, int, int, int], dtype: DType, said: list[str]) -> None:
+def _attention(device: CudaDevice, case: tuple[bool, int, int, int], dtype: DType, said: Said) -> None:
     """The result and all gradients against their definition, and the same bits from call to call and by a graph."""
     causal, groups, repeat, width = case
     builder = Builder("attend")
@@ -377,65 +342,112 @@ def _attention(device: CudaDevice, case: tuple[bool, int, int, int], dtype: DTyp
 # All ----------------------------------------------------------------------------------------------------------------
 
 
-def check_runs(checks: Checks, device: CudaDevice) -> None:
+def runs(device: CudaDevice) -> Iterator[Check]:
     """Whole runs, which open the card again."""
     for name, check in gpu_runs.checks().items():
-        with checks.check(name) as said:
-            said.append(check())
+        yield Check(name, lambda said, check=check: said.append(check()))
 
 
-def check_ranks(checks: Checks, device: CudaDevice) -> None:
+def ranks(device: CudaDevice) -> Iterator[Check]:
     """Where there are two cards or more: runs on two of them."""
     if visible_devices("cuda").count < 2:
         print("     one card: nothing goes between cards", flush=True)
         return
     for case in gpu_runs.CASES[:2]:
-        with checks.check(f"{case.name}, on two cards: by NCCL as through the hosts") as said:
-            said += gpu_runs.compare_ways(case)
+        name = f"{case.name}, on two cards: by NCCL as through the hosts"
+        yield Check(name, lambda said, case=case: said.extend(gpu_runs.compare_ways(case)))
 
 
-def check_speed(checks: Checks, device: CudaDevice) -> None:
+def speed(_: CudaDevice | None) -> Iterator[Check]:
     """The workloads against their peers, one round each, most wanted first; the figures are in `bench/results/`."""
-    with checks.check(f"comparisons of {' '.join(COMPARED)}") as said:
-        command = [sys.executable, "bench/compare.py", *COMPARED, "--device", "cuda", "--rounds", "1", "--again", "0"]
-        done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=COMPARE_SECONDS, check=False
-        )
-        said.append(f"\n{done.stdout}")
-        require(done.returncode == 0, f"bench/compare.py ended with {done.returncode}")
+    for workload in COMPARED:
+        yield Check(f"comparisons of {workload}", partial(_compare, workload))
 
 
-PARTS: dict[str, Callable[[Checks, CudaDevice], None]] = {
-    "verbs": check_verbs,
-    "runs": check_runs,
-    "ranks": check_ranks,
-    "speed": check_speed,
+def _compare(workload: str, said: Said) -> None:
+    """What it prints comes as it is printed: little is lost if there is not enough time."""
+    command = [sys.executable, "bench/compare.py", workload, "--device", "cuda", "--rounds", "1", "--again", "0"]
+    done = subprocess.run([*command, "--patience", "2"], cwd=ROOT, check=False)
+    require(done.returncode == 0, f"bench/compare.py ended with {done.returncode}")
+
+
+PARTS: dict[str, Callable[[CudaDevice], Iterator[Check]]] = {
+    "verbs": verbs,
+    "runs": runs,
+    "ranks": ranks,
+    "speed": speed,
 }
+LIMITS = {"verbs": 120.0, "runs": 150.0, "ranks": 60.0, "speed": SECONDS}  # of each part, in seconds
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def make_part(given: argparse.Namespace) -> int:
+    """In a process of checks: those of one part."""
+    (part,) = given.parts
+    cache = given.cache if given.cache is not None else read_environment().cache / "kernels"
+    compares = part == "speed"  # it leaves the card to others
+    device = None if compares else open_cuda(0, cache)
+    print("" if device is None else f"     {device.target}", flush=True)
+
+    def ask() -> None:
+        if device is not None:
+            require(int(placed(device, np.array(7, np.int32))) == 7, "what was uploaded is not what is downloaded")
+
+    limit = COMPARE_SECONDS if compares else ONE_SECONDS
+    code = make_checks(PARTS[part](device), given.record, range(given.skip, given.skip + given.most), limit, ask)
+    if device is not None:
+        print(f"     {device.compiled} kernels compiled, {device.reused} from the cache", flush=True)
+    return code
+
+
+def describe_machine() -> None:
+    """What is there: the versions that a fault may depend on."""
+    for command in (["nvidia-smi"], [sys.executable, "-m", "paren", "doctor"]):
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, timeout=DOCTOR_SECONDS, capture_output=True, text=True, check=False
+            )
+            print(done.stdout + done.stderr, flush=True)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            print(f"     {' '.join(command)}: {error}", flush=True)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to check")
     parser.add_argument("--cache", type=Path, default=None, help="folder of compiled kernels")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="where to keep what was found")
-    given = parser.parse_args()
-    checks = Checks()
-    device: CudaDevice | None = None
-    with checks.check("open the card") as said:
-        cache = given.cache if given.cache is not None else read_environment().cache / "kernels"
-        device = open_cuda(0, cache)
-        said.append(device.target)
-    if device is not None:
-        for name in given.parts or PARTS:
-            PARTS[name](checks, device)
-        print(f"{device.compiled} kernels compiled, {device.reused} from the cache; {checks.failures} failures")
-    if given.json is not None:
-        record = {
-            "card": device.target if device is not None else None,
-            "checks": [asdict(each) for each in checks.done],
-        }
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
-    return min(checks.failures, 99)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long all of it may take")
+    parser.add_argument("--record", type=Path, default=None, help=argparse.SUPPRESS)  # of a process of checks
+    parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--most", type=int, default=1 << 30, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parse(arguments)
+    if given.record is not None:
+        return make_part(given)
+    begin = time.monotonic()
+    end = begin + given.seconds
+    describe_machine()
+    found: dict[str, list[Checked]] = {}
+    for part in given.parts or PARTS:
+        print(f"{part}, after {time.monotonic() - begin:.0f} s", flush=True)
+        command = [sys.executable, "-X", "faulthandler", "-m", "scripts.gpu_check", part]
+        command += ["--cache", str(given.cache)] if given.cache is not None else []
+        with tempfile.TemporaryDirectory() as folder:
+            found[part] = run_part(
+                command, Path(folder, part), min(end, time.monotonic() + LIMITS[part]), part != "speed"
+            )
+        if given.json is not None:
+            record = {name: [asdict(each) for each in checked] for name, checked in found.items()}
+            given.json.write_text(json.dumps(record, indent=1) + "\n")
+    failed = [each for checked in found.values() for each in checked if each.failure]
+    print(
+        f"{sum(map(len, found.values()))} checks, {len(failed)} failures, {time.monotonic() - begin:.0f} s", flush=True
+    )
+    print(*(f"FAIL {each.name}: {each.failure.splitlines()[0]}" for each in failed), sep="\n", flush=True)
+    return min(len(failed), 99)
 
 
 if __name__ == "__main__":

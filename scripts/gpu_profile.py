@@ -126,7 +126,8 @@ def main() -> None:
     print(device.target)
     print(
         f"plans {planned - begin:.1f} s, card and kernels {compiled - planned:.1f} s ({device.compiled} new), "
-        f"first step {first - compiled:.1f} s, loss {loss:.4f}"
+        f"first step {first - compiled:.1f} s, loss {loss:.4f}",
+        flush=True,
     )
     times = []
     for number in range(STEPS):
@@ -137,9 +138,12 @@ def main() -> None:
     best, middle = min(times[2:]), sorted(times[2:])[len(times[2:]) // 2]
     print(
         f"step {middle * 1e3:.2f} ms, least {best * 1e3:.2f} ms, {tokens / middle:,.0f} tokens/s; the second (capture) "
-        f"{times[0] * 1e3:.0f} ms; loss {sums.loss / sums.weight:.4f}, norm {sums.norm:.4g}"
+        f"{times[0] * 1e3:.0f} ms; loss {sums.loss / sums.weight:.4f}, norm {sums.norm:.4g}",
+        flush=True,
     )
-    print(f"memory: planned {engine.memory()['planned'] >> 20} MiB, most used {device.used_bytes() >> 20} MiB")
+    print(
+        f"memory: planned {engine.memory()['planned'] >> 20} MiB, most used {device.used_bytes() >> 20} MiB", flush=True
+    )
     whole = 1e3 * device.driver.elapsed(engine._step)
     timed = time_regions(device, plans.accumulate, list(engine._accumulate.tasks))
     timed += time_regions(device, plans.finish, list(engine._finish.tasks))

@@ -58,6 +58,7 @@ class _Cuda(Library):
 class _Function:
     """A function, and the module that it lives in."""
 
+    name: str
     handle: c_void_p
     module: c_void_p
 
@@ -178,7 +179,7 @@ class Card:
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), image)
         self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        return _Function(function, module)
+        return _Function(name, function, module)
 
     def launch(self, function: object, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         with self._lock:
@@ -191,7 +192,11 @@ class Card:
         first = ctypes.addressof(values)
         pointers = (c_void_p * len(arguments))(*range(first, first + 8 * len(arguments), 8))
         self.enter()
-        self.library.call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+        try:
+            self.library.call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+        except InternalError as error:
+            error.add_note(f"{function.name} on {blocks} blocks of {threads}")
+            raise
 
     def copy(self, source: int, target: int, size: int) -> None:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size, self._stream.cuda_stream)

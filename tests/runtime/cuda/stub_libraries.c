@@ -44,7 +44,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
   put((int64_t)stream);
   put((int64_t)extra);
   for (int i = 0; i < 5; i++) put(*(int64_t *)parameters[i]);
-  return 0;
+  return gx == 13 ? 700 : 0;
 }
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void *source, size_t size, void *stream) {
   memcpy((void *)target, source, size);

@@ -109,6 +109,10 @@ def test_kernels(stub: SimpleNamespace) -> None:
     assert stub.words() == [CONTEXT]
     opened.launch(function, 2**31 - 1, 256, (0, 2**40, 3, 2**47 - 1, 5))
     assert stub.words() == [FUNCTION, 2**31 - 1, 1, 1, 256, 1, 1, 0, STREAM, 0, 0, 2**40, 3, 2**47 - 1, 5]
+    with pytest.raises(InternalError) as caught:
+        opened.launch(function, 13, 64, (0, 0, 0, 0, 0))
+    assert str(caught.value) == "internal error in cuda: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert caught.value.__notes__ == ["k_1 on 13 blocks of 64"]
 
 
 def test_bytes_are_moved(stub: SimpleNamespace) -> None:
