@@ -25,7 +25,6 @@ from paren.codegen.cuda.mapping import Mapping
 from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel, Parameter
-from paren.runtime.cuda import sums
 from paren.runtime.cuda.builtin import BUILTIN, COPY
 
 F32 = DType.FLOAT32
@@ -147,23 +146,6 @@ def test_what_is_right_is_not_found(name: str) -> None:
 
 
 # Kernels ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sums.NAMES)
-@pytest.mark.parametrize(("units", "count", "place"), [(200, 2, 1), (31, 5, 2)])
-def test_sums_of_cards(name: str, units: int, count: int, place: int) -> None:
-    """On blocks that do not cover them at once."""
-    room = [aligned(np.ones(units * count, np.float32)) for _ in range(3)]
-    words = {
-        sums.ADD: (0, 1, count, place),
-        sums.ADD_TREE: (0, 1, count, place),
-        sums.ROUND: (0, 1, 2, 0, 1),
-        sums.ADD_ROUNDED: (0, 1, 2, count, place, 1),
-        sums.WIDEN: (0, 1, 2, 0, 1),
-    }[name]
-    buffers = 2 if name in (sums.ADD, sums.ADD_TREE) else 3
-    arguments = [room[word].ctypes.data if k < buffers else word for k, word in enumerate(words)]
-    compile_text(sums.SUMS).launch(name, 2, 32, 0, 0, units, arguments)
 
 
 @pytest.mark.parametrize(("size", "shift"), [(4096, 0), (1003, 0), (1003, 3), (7, 1)])

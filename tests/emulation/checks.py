@@ -94,7 +94,7 @@ PARTS: Table[str, Callable[[int, Sequence[int]], Sequence[Parameter]]] = {
     builtin.COPY: lambda units, words: (_reads(units, BYTE), _writes(units, BYTE)),
     sums.ADD: lambda units, words: (_changes(units), _reads(units * (words[2] - 1))),
     sums.ADD_TREE: lambda units, words: (_changes(units), _reads(units * (words[2] - 1))),
-    sums.ROUND: lambda units, words: (_reads(units), _changes(units), _writes(units, SHORT)),
+    sums.ROUND: lambda units, words: (_reads(units), _reads(units), _writes(units), _writes(units, SHORT)),
     sums.ADD_ROUNDED: lambda units, words: (
         _changes(units, SHORT), _reads(units * (words[3] - 1), SHORT), _changes(units),
     ),

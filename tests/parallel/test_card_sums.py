@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 import numpy as np
 import pytest
 from defined_kernels import defined_device
+from emulation.checks import checked
 from emulation.run import compile_text
 from fake_nccl import fake_library
 
@@ -172,6 +173,12 @@ def launch(name: str, units: int, *arguments: int | np.ndarray) -> None:
 @pytest.mark.parametrize(("count", "place"), [(2, 0), (2, 1), (5, 2), (8, 7)])
 def test_the_kernels_compute_their_definition(units: int, count: int, place: int) -> None:
     with np.errstate(all="ignore"):
+        compare_kernels(units, count, place)
+
+
+@pytest.mark.parametrize(("units", "count", "place"), [(200, 2, 1), (31, 5, 2)])
+def test_the_kernels_hold_the_checks_of_the_emulation(units: int, count: int, place: int) -> None:
+    with np.errstate(all="ignore"), checked():
         compare_kernels(units, count, place)
 
 
