@@ -38,6 +38,7 @@ from paren.runtime.executor import Executable
 from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
 from scripts import gpu_runs
+from scripts.gpu_epilogues import compare_ways
 from scripts.gpu_graphs import KERNELS, SPAN, tensor
 from scripts.gpu_processes import Check, Checked, make_checks, run_part
 
@@ -78,6 +79,9 @@ def verbs(device: CudaDevice) -> Iterator[Check]:
         for dtype in (BF16, F16):
             name = f"attention in {dtype}, causal {causal}, {groups} x {repeat} heads of {width}"
             yield Check(name, partial(_attention, device, case, dtype))
+    for rows, precision in ((1000, "float16"), (32768, "bfloat16")):
+        name = f"products with their kernels in {precision}, {rows} rows"
+        yield Check(name, partial(compare_ways, device, rows, precision))
 
 
 def _figures(device: CudaDevice, said: Said) -> None:
