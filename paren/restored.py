@@ -31,7 +31,7 @@ from paren.runtime.memory import ALIGNMENT
 from paren.text.errors import ParenError
 from paren.text.size import count_of
 from paren.train.read_run import read_metrics, read_weights
-from paren.train.run_directory import read_run_file
+from paren.train.run_directory import RUN, damaged, read_run_file
 
 TOKENIZER = "tokenizer.json"
 JOB = "job.json"
@@ -259,9 +259,13 @@ def read_program(out: Path) -> Program:
     stored = read_run_file(out)
     if stored is None:
         raise ParenError("E-RUN-014", f"{out} holds no run", fix="give the directory of a run")
-    texts = {path: entry["text"] for path, entry in stored["sources"].items()}
-    settings = {name: as_value(value) for name, value in stored["settings"].items()}
-    return elaborate_kept(stored["program"], stored["variant"], settings, texts)
+    try:
+        texts = {path: str(entry["text"]) for path, entry in stored["sources"].items()}
+        settings = {name: as_value(value) for name, value in stored["settings"].items()}
+        program, variant = str(stored["program"]), stored["variant"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(out / RUN) from error
+    return elaborate_kept(program, variant, settings, texts)
 
 
 def as_value(value: object) -> Value:
@@ -287,6 +291,8 @@ def read_model(
     values = dict(weights.parameters) | dict(weights.averages)
     placed: dict[str, AnyArray] = {}
     for slot in program.parameters:
+        if slot.name not in values or values[slot.name].shape != slot.type.shape:
+            raise damaged(out / RUN, f"tells of another model than the weights in {out} are of: {slot.name}")
         placed[slot.name] = allocate_array(device, slot.type.dtype.numpy, slot.type.shape)
         placed[slot.name][...] = values[slot.name]
     return RestoredModel(out, program, weights.step, device, placed)

@@ -24,8 +24,12 @@ DONE, FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 # The class of all usage errors; typer exports only this subclass of it, and where it comes from differs by version.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-# What the system refuses for reasons outside paren: no space, no permission, a read-only or failing disk.
-_SYSTEM_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE)
+# What the system refuses for reasons outside paren: no space, no permission, a disk that is read-only, failing or gone,
+# a name that leads nowhere.
+_SYSTEM_REFUSALS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE),
+    *(errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.ENAMETOOLONG),
+)
 
 
 class _Commands(TyperGroup):

@@ -12,9 +12,9 @@ register(
 )
 register(
     "E-STORE-002",
-    "a damaged artifact",
+    "a damaged artifact or record",
     "A file of an artifact is missing, or has other bytes than were published. Sizes are compared at each read, all "
-    "bytes by paren verify.",
+    "bytes by paren verify. Or the record of a launch cannot be read, and paren prune does not know what it needs.",
     "What is missing or has another size is built again by paren run where it is needed. Move a folder away in which "
     "only paren verify sees the damage, then run again.",
 )

@@ -13,6 +13,7 @@ from paren.text.tokens import ATOM, CLOSE, OPEN, STRING, Token, scan
 
 MAXIMUM_DEPTH = 200
 MAXIMUM_ERRORS = 20
+LARGEST = 16 << 20  # bytes of a file; a device that gives bytes for ever is none
 
 _MARKS = (
     (b"\x00\x00\xfe\xff", "UTF-32"),
@@ -29,7 +30,10 @@ def load_source(path: Path, name: str | None = None) -> Source:
     """Reads a paren file. Messages call it `name`, by default the path as given. Raises E-TXT-001 and E-TXT-002."""
     shown = name if name is not None else str(path)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"it has more than {LARGEST >> 20} MiB")
     except FileNotFoundError:
         near = _similar_file(path)
         fix = f"did you mean {near}?" if near else "check the path; a relative one starts at the current folder"

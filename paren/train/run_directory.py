@@ -111,10 +111,13 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
             "E-RUN-014", f"{out} is a file, not the directory of a run", fix="give the directory of a run"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ParenError(
-            "E-RUN-010", f"{path} is damaged", fix="take another --out, or delete the directory"
-        ) from error
+        raise damaged(path) from error
     return dict(content)
+
+
+def damaged(path: Path, how: str = "is damaged") -> ParenError:
+    """E-RUN-010 for the file of a run that does not say what it should."""
+    return ParenError("E-RUN-010", f"{path} {how}", fix="take another --out, or delete the directory")
 
 
 def write_run_file(

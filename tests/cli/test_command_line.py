@@ -196,6 +196,9 @@ def test_a_fault_of_paren_shows_its_traceback(
 
 
 def test_a_refusal_of_the_system_has_a_code_and_no_traceback(paren: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _raising(monkeypatch, OSError(errno.ELOOP, "Too many levels of symbolic links", "outputs/x"))
+    message = "E-CLI-002: the system refused a file operation: too many levels of symbolic links (outputs/x)\n"
+    assert paren("format", "x") == (1, "", message)
     _raising(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "outputs/x"))
     assert paren("format", "x") == (
         1,

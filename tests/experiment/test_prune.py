@@ -93,8 +93,36 @@ def test_the_same_launch_again_counts_once(tmp_path: Path) -> None:
         ("study.paren", "smoke", 1),
     ]
     assert sorted(path.name for path in (tmp_path / "launches").iterdir()) == [f"00000{n}.json" for n in range(1, 5)]
-    (tmp_path / "launches" / "000002.json").write_text("half")
-    assert len(read_launches(tmp_path)) == 3
+
+
+DAMAGES = [
+    b"half", b"", b"[]", b'{"study": "study.paren"}', b'{"jobs": {"a": 1}}', b'{"jobs": ["../../other/job"]}',
+    b'{"jobs": [5]}', b'{"created": "yesterday"}', b'{"created": 5}', b'{"variant": 1}', b'{"plots": -1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=bytes.decode)
+def test_prune_deletes_nothing_where_a_launch_cannot_be_read(tmp_path: Path, damage: bytes) -> None:
+    """Nobody knows which jobs it had."""
+    names = [job(tmp_path, number) for number in range(3)]
+    for name in names:
+        record_launch(tmp_path, "study.paren", None, [name], {})
+    path = tmp_path / "launches" / "000003.json"
+    whole = json.loads(path.read_bytes())
+    changed = json.loads(damage) if damage.startswith(b"{") else None
+    path.write_bytes(damage if changed is None or "study" in changed else json.dumps(whole | changed).encode())
+    make_old(tmp_path)
+    for dry in (True, False):
+        with pytest.raises(ParenError) as caught:
+            prune(tmp_path, 1, dry=dry)
+        assert caught.value.code == "E-STORE-002"
+        assert caught.value.message == f"{path} is damaged: which jobs that launch had is not known"
+        fix = "delete the file if nothing of that launch is needed; else launch its study again before"
+        assert caught.value.fix == fix
+    assert stored(tmp_path) == {"data": {0}, "model": {0, 1, 2}, "posterior": {0, 1, 2}}
+    record_launch(tmp_path, "study.paren", None, [names[2]], {})  # as the study launched again does
+    path.unlink()
+    assert [each.jobs for each in read_launches(tmp_path)] == [(name,) for name in names]
 
 
 def test_each_study_keeps_its_own(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from paren.data.open import open_data
 from paren.ir.graph import Graph
 from paren.pipeline import plan_graph
 from paren.restored import MOST_ROWS, RestoredModel
+from paren.text.errors import ParenError
 
 
 @pytest.fixture(scope="module", params=["gpt", "mlp"])
@@ -203,3 +207,36 @@ def test_a_variant_and_settings_of_the_run_count(tmp_path: Path, trial: Trial) -
     experiment = paren.load(trial.file, set={"steps": 5, "dropped": 0.5})
     model = experiment.run(out=tmp_path / "run", threads=trial.threads).restore()
     assert (model.settings["steps"], model.settings["dropped"], model.step) == (5, 0.5, 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sources": 5}, {"sources": {"a": 5}}, {"settings": None}, {"settings": []}],
+    ids=["texts", "a text", "no settings", "a list"],
+)
+def test_a_run_whose_record_is_damaged(trial: Trial, tmp_path: Path, change: dict[str, object]) -> None:
+    out = copy_record(trial, tmp_path, lambda record: record | change)
+    with pytest.raises(ParenError) as caught:
+        paren.restore(out)
+    assert (caught.value.code, caught.value.message) == ("E-RUN-010", f"{out / 'run.json'} is damaged")
+
+
+def test_a_record_of_another_model_than_the_weights(trial: Trial, tmp_path: Path) -> None:
+    name, first = ("width", "embedding") if trial.file.stem == "gpt" else ("hidden", "linear.weight")
+
+    def change(record: dict[str, Any]) -> dict[str, object]:
+        return record | {"settings": record["settings"] | {name: 2 * record["settings"][name]}}
+
+    out = copy_record(trial, tmp_path, change)
+    with pytest.raises(ParenError) as caught:
+        paren.restore(out)
+    message = f"{out / 'run.json'} tells of another model than the weights in {out} are of: {first}"
+    assert (caught.value.code, caught.value.message) == ("E-RUN-010", message)
+
+
+def copy_record(trial: Trial, folder: Path, change: Callable[[dict[str, Any]], dict[str, object]]) -> Path:
+    """A copy of the run with another run.json."""
+    out = shutil.copytree(trial.whole, folder / "run")
+    record = json.loads((out / "run.json").read_bytes())
+    (out / "run.json").write_text(json.dumps(change(record)))
+    return out

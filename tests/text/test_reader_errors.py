@@ -286,6 +286,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert failure(missing) == ("E-TXT-001", f"{missing} does not exist", hint)
     assert failure(tmp_path / "smal.paren")[2] == f"did you mean {tmp_path / 'small.paren'}?"
     assert failure(tmp_path / "small")[2] == f"did you mean {tmp_path / 'small.paren'}?"
+    assert failure(Path("/dev/zero")) == ("E-TXT-001", "/dev/zero cannot be read: it has more than 16 MiB", None)
     assert failure(folder) == ("E-TXT-001", f"{folder} is a folder, not a file", "name a .paren file in it")
     assert failure(Path("a\0b")) == ("E-TXT-001", "'a\\x00b' cannot be read: embedded null byte", None)
     long = Path("x" * 5000)
