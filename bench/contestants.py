@@ -62,6 +62,7 @@ class Contestant:
     def environment(self, threads: int, caches: Path) -> dict[str, str]:
         """The variables of the process; what it compiles is cached below `caches` and nowhere else."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(("PAREN_", "MALLOC_"))}
+        given.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode, and so has each contestant
         given |= {
             "PYTHONPATH": own_path(),
             "OMP_NUM_THREADS": str(threads),

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,26 +51,24 @@ from paren.runtime.stored_plans import plan_once
 
 def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
     """The graph as the planner takes it: simplified, contractions normalised, products aligned, verified after each
-    stage."""
+    stage that changed it."""
     verify(graph, "assemble")
-    simple = simplify(graph)
-    verify(simple, "simplify")
+    graph = _verified(simplify, graph, "simplify")
     if not traits.multiplies_float16:
-        simple = widen_products(simple)
-        verify(simple, "widening")
+        graph = _verified(widen_products, graph, "widening")
     if traits.portions:
-        simple = sum_in_portions(simple)
-        verify(simple, "portions")
-    normal = normalise_contractions(simple)
-    verify(normal, "contractions")
+        graph = _verified(sum_in_portions, graph, "portions")
+    graph = _verified(normalise_contractions, graph, "contractions")
     if traits.attends:
-        normal = join_gradients(normal)
-        verify(normal, "joining")
-    if not traits.aligns:
-        return normal
-    aligned = align_products(normal)
-    verify(aligned, "alignment")
-    return aligned
+        graph = _verified(join_gradients, graph, "joining")
+    return _verified(align_products, graph, "alignment") if traits.aligns else graph
+
+
+def _verified(stage: Callable[[Graph], Graph], graph: Graph, name: str) -> Graph:
+    after = stage(graph)
+    if after is not graph:
+        verify(after, name)
+    return after
 
 
 @dataclass(frozen=True)

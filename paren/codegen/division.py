@@ -5,7 +5,7 @@ Nothing here depends on the number of threads, and bits depend on the blocks of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -71,7 +71,8 @@ def workspace_bytes(shape: Shape) -> int:
 
 def touched_bytes(products: Iterable[tuple[Product, Sequence[DType]]], shape: Shape) -> int:
     """What products, given with the types of their A, B and C, touch of a thread's workspace, at most."""
-    parts = [_touched(product, dtypes, shape) for product, dtypes in products]
+    distinct = {form_of(*each): each for each in products}
+    parts = [_touched(product, dtypes, shape) for product, dtypes in distinct.values()]
     return sum(map(max, zip(*parts, strict=True)), HEADER) if parts else 0
 
 
@@ -162,6 +163,14 @@ def divide(product: Product, dtypes: Sequence[DType], shape: Shape, workspaces: 
     items = (a_type.bytes, b_type.bytes, c_type.bytes)
     offsets = batch_offsets(product, items)
     return Division(table, offsets, count_m * count_n * len(offsets), swapped, items)
+
+
+def form_of(product: Product, dtypes: Sequence[DType]) -> Hashable:
+    """All that a division follows from. The layers of a network have products of few forms."""
+    matrices = [
+        (each.offset, each.leading, each.transposed, each.batch_strides) for each in (product.a, product.b, product.c)
+    ]
+    return product.m, product.n, product.k, product.batch, product.accumulate, product.rounded, *dtypes, *matrices
 
 
 def _upright(product: Product, dtypes: Sequence[DType]) -> tuple[Product, DType, DType, bool]:

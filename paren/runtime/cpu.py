@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from paren.codegen.division import arithmetic, divide, workspace_bytes
+from paren.codegen.division import Division, arithmetic, divide, form_of, workspace_bytes
 from paren.codegen.driver import DRIVER, MOST_POINTERS, WORDS, Call, Kind
 from paren.codegen.llvm import emit_kernel, parallel_units
 from paren.codegen.loops import arrange, work
@@ -80,6 +80,7 @@ class CpuDevice:
         self.compiler = Compiler(KernelCache(cache))
         self._kernels: dict[str, _Loaded] = {}
         self._products: dict[DType, int] = {}
+        self._divisions: dict[Hashable, Division] = {}
         self._workspaces: Bytes | None = None
         self._openmp = find_openmp() if openmp else None
         self._pool: ThreadPoolExecutor | None = None
@@ -166,7 +167,10 @@ class CpuDevice:
             self._fallbacks.append(WIDENED)
         if dtype not in self._products:
             self.load((), (), [(product, dtypes)])
-        division = divide(product, dtypes, shape, self.threads)
+        form = form_of(product, dtypes)
+        division = self._divisions.get(form)
+        if division is None:
+            division = self._divisions[form] = divide(product, dtypes, shape, self.threads)
         work = product.m * product.n * product.k * len(division.offsets)
         loaded = _Loaded(self._products[dtype], division.units, work, partial(touched_by_product, division))
         pointers = np.zeros(len(Pointer), np.uint64)
