@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from cuda_kernels import kernels_of_operations
 from emulation.checks import Violation, checked
 from emulation.device import aligned
 from emulation.run import compile_kernels, compile_text
+from kernel_samples import reduction, softmax
+from test_cuda import scatter
 from test_cuda import test_an_output_on_its_input as test_an_output_on_its_input
 from test_cuda import test_partial_results_fit_in_shared_memory as test_partial_results_fit_in_shared_memory
 from test_cuda import test_rows_that_do_not_lie_on_16_bytes as test_rows_that_do_not_lie_on_16_bytes
@@ -20,7 +24,7 @@ from test_cuda import test_softmax as test_softmax
 from test_cuda import test_the_loss_of_tokens as test_the_loss_of_tokens
 from test_cuda import test_transposing as test_transposing
 
-from paren.codegen.cuda.emit import CudaKernel
+from paren.codegen.cuda.emit import CudaKernel, emit_kernel
 from paren.codegen.cuda.mapping import Mapping
 from paren.ir.op import Array
 from paren.ir.types import DType
@@ -170,3 +174,40 @@ def test_every_operation_and_its_gradient() -> None:
             given = [aligned(generator.integers(0, 5, each.size).astype(each.dtype.numpy)) for each in parameters]
             units, addresses = code.units, [array.ctypes.data for array in given]
             emulation.launch(code.name, code.blocks(units), code.threads, 0, 0, units, addresses)
+
+
+BARRIERS = ("__syncthreads();", "__syncwarp();")
+
+
+def without_barriers(kernel: Kernel, *buffers: Array) -> dict[int, str]:
+    """What is wrong with a kernel without each of its barriers, by their lines; empty for those not missed."""
+    code = emit_kernel(kernel)
+    lines = code.text.splitlines(keepends=True)
+    found = {}
+    for number in (number for number, line in enumerate(lines) if line.strip() in BARRIERS):
+        text = "".join([*lines[:number], ";\n", *lines[number + 1 :]])
+        held = [aligned(buffer) for buffer in buffers]
+        places = [buffer.ctypes.data for buffer in held]
+        less = compile_kernels([replace(code, text=text)])
+        found[number] = ""
+        try:
+            less.launch(code.name, code.blocks(code.units), code.threads, 0, 0, code.units, places)
+        except Violation as violation:
+            found[number] = str(violation)
+    return found
+
+
+@pytest.mark.parametrize("name", ["rows of several warps", "columns", "chosen rows"])
+def test_every_barrier_is_needed(name: str) -> None:
+    """Without any of them, something is found."""
+    ones = partial(np.ones, dtype=np.float32)
+    tokens = 9000  # in two rounds
+    if name == "rows of several warps":
+        found = without_barriers(softmax(4, 1024), ones((4, 1024)), ones((4, 1024)))
+    elif name == "columns":
+        found = without_barriers(reduction("max", 512, 64, "column"), ones((512, 64)), ones(64))
+    else:
+        chosen = (np.arange(tokens) % 10).astype(np.int32)
+        found = without_barriers(scatter(tokens, 8, 10), chosen, ones((tokens, 8)), ones((10, 8)))
+    assert len(found) == {"rows of several warps": 2, "columns": 2, "chosen rows": 4}[name]
+    assert all(found.values())
