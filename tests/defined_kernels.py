@@ -51,6 +51,10 @@ class DefinedKernels:
         self._kernels[name] = kernel
         return Defined(name, name, prod(kernel.axes[: kernel.rows]))
 
+    def kernel(self, name: str) -> Kernel:
+        """A kernel that was emitted."""
+        return self._kernels[name]
+
     def compile(self, text: str, architecture: str) -> bytes:
         self.compiled.append(text)
         return text.encode()

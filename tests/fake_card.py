@@ -195,6 +195,7 @@ class Mark:
     """A point of a stream, and when it was reached. `reach` does what lies before it."""
 
     def __init__(self, reach: Callable[[], None] = lambda: None) -> None:
+        self.clock: Array = np.zeros(0, np.int64)  # of a card that keeps account
         self._reach = reach
         self._time: float | None = None
 
@@ -238,20 +239,23 @@ class FakeLane:
         ctypes.memmove(target.ctypes.data, address, target.nbytes)
 
 
+def extent_of(step: Attention, id: int) -> int:
+    """The bytes of a buffer up to the last that the step touches."""
+    if id == step.statistics:
+        return DType.FLOAT32.bytes * step.examples * step.heads * step.queries
+    parts = [(heads, step.size_of(number)) for number, heads in enumerate(step.operands)]
+    parts += [(heads, step.size_of(number)) for number, heads in enumerate(step.results) if heads is not None]
+    return step.dtype.bytes * max(
+        1 + heads.offset + sum((count - 1) * by for count, by in zip(size, (*heads.strides, 1), strict=True))
+        for heads, size in parts
+        if heads.buffer == id
+    )
+
+
 def _flat(step: Attention, id: int, address: int) -> Array:
     """As many elements of a buffer as the step touches."""
-    if id == step.statistics:
-        dtype, size = DType.FLOAT32, step.examples * step.heads * step.queries
-    else:
-        parts = [(heads, step.size_of(number)) for number, heads in enumerate(step.operands)]
-        parts += [(heads, step.size_of(number)) for number, heads in enumerate(step.results) if heads is not None]
-        dtype = step.dtype
-        size = 1 + max(
-            heads.offset + sum((count - 1) * by for count, by in zip(size, (*heads.strides, 1), strict=True))
-            for heads, size in parts
-            if heads.buffer == id
-        )
-    return _memory(address, size, dtype)
+    dtype = DType.FLOAT32 if id == step.statistics else step.dtype
+    return _memory(address, extent_of(step, id) // dtype.bytes, dtype)
 
 
 def _memory(address: int, size: int, dtype: DType) -> Array:
@@ -280,11 +284,20 @@ def _matrices(operand: Operand, rows: int, columns: int, address: int, count: in
     assert address % operand.dtype.bytes == 0
     item = operand.dtype.bytes
     strides = (operand.stride, 1, operand.leading)
-    extents = [(size - 1) * stride for size, stride in zip((count, rows, columns), strides, strict=True)]
     if not rows * columns:  # nothing lies there
         return np.empty((count, rows, columns), operand.dtype.numpy)
-    low, high = sum(min(0, extent) for extent in extents), sum(max(0, extent) for extent in extents) + 1
-    memory = (ctypes.c_char * ((high - low) * item)).from_address(address + low * item)
-    flat = np.frombuffer(memory, np.uint8).view(operand.dtype.numpy)[-low:]
+    begin, end = span_of(operand, rows, columns, address, count)
+    memory = (ctypes.c_char * (end - begin)).from_address(begin)
+    flat = np.frombuffer(memory, np.uint8).view(operand.dtype.numpy)[(address - begin) // item :]
     bytes_ = tuple(stride * item for stride in strides)
     return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), bytes_)
+
+
+def span_of(operand: Operand, rows: int, columns: int, address: int, count: int) -> tuple[int, int]:
+    """The addresses from the first to behind the last that column-major matrices touch, before a transposition."""
+    if operand.transposed:
+        rows, columns = columns, rows
+    strides = (operand.stride, 1, operand.leading)
+    extents = [(size - 1) * stride for size, stride in zip((count, rows, columns), strides, strict=True)]
+    low, high = sum(min(0, extent) for extent in extents), sum(max(0, extent) for extent in extents) + 1
+    return address + low * operand.dtype.bytes, address + high * operand.dtype.bytes

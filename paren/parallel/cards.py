@@ -15,7 +15,7 @@ from itertools import combinations
 from paren.environment import CARD_GRADIENTS
 from paren.parallel.group import Group, Meeting, PeerLost, peers
 from paren.parallel.ranks import PAUSE, Ranks
-from paren.runtime.array import AnyArray
+from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.cuda.requirements import UNCONNECTED
 from paren.runtime.link import Link, LinkLost
 
@@ -144,16 +144,16 @@ def _join(ranks: Ranks, link: Link, invitation: bytes) -> str:
     """Connects this rank's card; gives why it could not be. The library waits for all ranks, also for one that failed:
     so another thread waits there, and this one also for the word that one failed. What the library takes for itself it
     takes now."""
-    failures: list[str] = []
+    failures: list[Exception] = []
 
     def connect() -> None:
         try:
             link.connect(invitation, ranks.count, ranks.rank)
-            for group in (ranks.groups.within, ranks.groups.between):
-                _greet(link, group)
+            spares = [_greet(link, group) for group in (ranks.groups.within, ranks.groups.between)]
             link.wait()
-        except LinkLost as error:
-            failures.append(str(error))
+            spares.clear()  # they were in use until now
+        except Exception as error:  # whatever it is, this rank is not connected
+            failures.append(error)
 
     thread = threading.Thread(target=connect, name="paren-connect", daemon=True)
     with peers(), ranks.heart.meeting():
@@ -162,13 +162,17 @@ def _join(ranks: Ranks, link: Link, invitation: bytes) -> str:
             thread.join(PAUSE)
         if failures:
             ranks.store.set(REFUSED, "")
-    return failures[0] if failures else ""
+    if failures and not isinstance(failures[0], LinkLost):
+        raise failures[0]
+    return str(failures[0]) if failures else ""
 
 
-def _greet(link: Link, group: Group) -> None:
-    """A byte for every other rank of a group, and one from it."""
+def _greet(link: Link, group: Group) -> AnyBytes:
+    """A byte for every other rank of a group, and one from it. Gives where they lie."""
     spare, others = link.allocate(2 * group.size), [at for at in range(group.size) if at != group.place]
     sent, received = (
         [(group.ranks[at], spare[at + first : at + first + 1]) for at in others] for first in (0, group.size)
     )
+    link.follow(link.mark())  # memory is cleared by what the device computes
     link.swap(sent, received)
+    return spare

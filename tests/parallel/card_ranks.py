@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from defined_kernels import defined_device
 from fake_nccl import fake_library
+from ordered_card import OrderedCard, ordered_device
 
 import paren
 from paren import engine, run
@@ -26,6 +26,7 @@ from paren.runtime.executor import Executable
 from paren.train.progress import Silent
 
 Weight = Callable[[Read], float]
+Moves = Sequence[tuple[int, int, int]]
 BUCKET = 32  # elements, so that a small network has several
 
 
@@ -70,7 +71,8 @@ class Heard(Silent):
 
 
 def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) -> Seen:
-    """Trains as one of the ranks, on a card that does everything as late as it may."""
+    """Trains as one of the ranks, on a card that does everything as late as it may, and keeps account of what comes
+    before what."""
     here = ranks // how.nodes
     launched = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here}
     os.environ.update({name: str(value) for name, value in launched.items()})
@@ -78,7 +80,8 @@ def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) 
     os.environ.update(PAREN_CACHE=str(Path(file).parent / "cache"), FAKE_NCCL_LOSES=str(how.lost or ""))
     exchange.BUCKET = BUCKET
     nccl.find_nccl = fake_library if how.cards else lambda: "libnccl-of-nobody.so.2"
-    device, card = defined_device(lazy=True)
+    device, card = ordered_device(lazy=True)
+    keep_account_of_swaps(card)
     run.open_device = lambda *_: device  # type: ignore[assignment]
     run.visible_devices = lambda name: Visible("cuda", 8, "")  # type: ignore[assignment]
     combinations: list[tuple[Combination, int]] = []
@@ -108,6 +111,17 @@ def train_rank(rank: int, port: int, ranks: int, file: str, out: str, how: How) 
     parts = json.loads((Path(out) / "report" / "lowering.json").read_text())["memory"]["parts"]
     planned = parts.get("exchange", 0) + parts.get("carried", 0)
     return Seen(stages, made.on_cards, taken[-1], planned, view.notices)
+
+
+def keep_account_of_swaps(card: OrderedCard) -> None:
+    """What the library moves, it moves in the second stream."""
+    swap = nccl.Communicator.swap
+
+    def account(made: nccl.Communicator, sent: Moves, received: Moves, stream: int) -> None:
+        card.second.swapped(*([(at, at + size) for _, at, size in moves] for moves in (sent, received)))
+        swap(made, sent, received, stream)
+
+    nccl.Communicator.swap = account  # type: ignore[method-assign]
 
 
 def strike(how: How) -> None:

@@ -28,7 +28,7 @@ from paren.runtime.cuda import link as links
 from paren.runtime.cuda import nccl, sums
 from paren.runtime.cuda.link import CardLink
 from paren.runtime.link import LinkLost
-from paren.text.errors import ParenError
+from paren.text.errors import InternalError, ParenError
 
 T = TypeVar("T")
 LENGTH = 1003
@@ -336,6 +336,17 @@ def test_a_rank_that_cannot_connect_keeps_none_waiting(monkeypatch: pytest.Monke
         "No such file or directory"
     )
     assert connect(links_) == [(False, THROUGH_HOSTS + reason)] * 2
+
+
+def test_what_nobody_foresees_while_cards_connect_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that connects them tells of it."""
+
+    def refuse(made: CardLink, invitation: bytes, count: int, rank: int) -> None:
+        raise InternalError("cuda", "cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU")
+
+    monkeypatch.setattr(CardLink, "connect", refuse)
+    with pytest.raises(InternalError, match="cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU"):
+        connect(cards_apart(1))
 
 
 def test_a_block_that_fails_ends_what_is_under_way() -> None:
