@@ -41,6 +41,9 @@ class _Told(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        """Stays open: user code may close what it prints to, and errors are still to be told."""
+
     def isatty(self) -> bool:
         return os.isatty(self._number)
 

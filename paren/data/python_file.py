@@ -72,7 +72,9 @@ class PythonFile:
         """Reports an exception of the user's code with the user's lines; frames of paren are left out."""
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also what is meant to pass by others' `except Exception`, as asyncio's is
             frames = traceback.extract_tb(error.__traceback__)
             notes = [
                 Note(f"{self._named(frame.filename)}:{frame.lineno}, in {frame.name}: {frame.line or ''}".rstrip(": "))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -338,6 +339,19 @@ def test_a_training_whose_messages_cannot_be_shown_goes_on(redirection: str, tmp
     done = subprocess.run(["bash", "-o", "pipefail", "-c", run], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "complete"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])  # what data functions print goes to stderr
+def test_user_code_that_closes_its_stream_silences_nobody(stream: str, tmp_path: Path) -> None:
+    shutil.copy(REGRESSION, tmp_path)
+    text = REGRESSION.with_suffix(".py").read_text()
+    (tmp_path / "regression.py").write_text(text + f"\n\nimport sys\n\nprint('loaded')\nsys.{stream}.close()\n")
+    file = str(tmp_path / "regression.paren")
+    done = run_process("run", file, "--variant", "smoke", "--steps", "1", "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'out'}\n")
+    said = done.stderr.splitlines()
+    assert "loaded" in said
+    assert said[-1] == "saved at step 1 of 600: --resume latest goes on from there"
 
 
 def test_a_result_that_cannot_be_written_is_an_error_of_a_run_that_stands(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def test_an_exception_is_shown_with_the_users_lines_only(opened: Opener) -> None
         ("x = 1\0", "E-DATA-011", "f.py: source code string cannot contain null bytes"),
         ("raise KeyError('a')", "E-DATA-012", "loading f.py raised KeyError: 'a'"),
         ("import sys\nsys.exit(3)", "E-DATA-012", "loading f.py raised SystemExit: 3"),
+        ("import asyncio\nraise asyncio.CancelledError", "E-DATA-012", "loading f.py raised CancelledError"),
         (
             "import no_such_library",
             "E-DATA-012",
