@@ -200,8 +200,8 @@ class Experiment:
         Without `out` the run goes to `outputs/<file stem>[-<variant>]`. `steps` stops after so many in total. `profile`
         writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
         that one call of the training graph takes; without it, paren chooses. Without `patterns`, large values are kept
-        whole and none is made again; results agree to rounding. `tf32` lets CUDA round the operands of float32 products
-        to TF32.
+        whole, none is made again, and products run apart from the kernels after them; results agree to rounding.
+        `tf32` lets CUDA round the operands of float32 products to TF32.
         """
         how = self._how(device, threads, data_root, stacking, patterns, tf32, profile)
         if self.is_study and not single:

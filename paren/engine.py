@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -133,13 +133,14 @@ class CompiledEngine:
         layout = self.layout
         loaded = device.compiled + device.reused
         load_plans(device, plans.all.values())
-        self._initialize = Executable(device, plans.initialize)
-        self._accumulate = Executable(device, plans.accumulate)
-        self._finish = Executable(device, plans.finish)
-        self._evaluate = Executable(device, plans.evaluate)
-        self._diagnostics = {name: Executable(device, plan) for name, plan in plans.diagnostics.items()}
+        executable = partial(Executable, device, joined=plans.joined)
+        self._initialize = executable(plans.initialize)
+        self._accumulate = executable(plans.accumulate)
+        self._finish = executable(plans.finish)
+        self._evaluate = executable(plans.evaluate)
+        self._diagnostics = {name: executable(plan) for name, plan in plans.diagnostics.items()}
         # Parameters of equal shape share a plan, and so its code, but each is bound to its own state.
-        self._updates = {key: Executable(device, plan) for key, plan in plans.updates.items()}
+        self._updates = {key: executable(plan) for key, plan in plans.updates.items()}
         self._profile: Profile | None = None
         self._owed: AnyArray | None = None
         self._combine = combine
@@ -318,7 +319,7 @@ class CompiledEngine:
         if sums.weight and math.isfinite(sums.loss) and math.isfinite(sums.norm):
             self._owed = None
             if self._combine is not None:
-                self._combine.accepted()
+                self._combine.accept()
         return sums
 
     def steps(self, table: Table, number: int) -> StepSeries:

@@ -73,10 +73,11 @@ def _verified(stage: Callable[[Graph], Graph], graph: Graph, name: str) -> Graph
 
 @dataclass(frozen=True)
 class Planning:
-    """How graphs are planned. `patterns`: whether large values are cut into tiles and cheap ones made again; results
-    agree to rounding without. `budget`: bytes of an arena, beyond which values are computed again instead of kept as
-    far as that helps. `traits`: of the device that they run on. `uploads`: whether checkpoints go to a bucket, which
-    takes memory beside the graphs. `cache`: the folder where plans are kept, which changes none."""
+    """How graphs are planned. `patterns`: whether large values are cut into tiles, cheap ones made again, and products
+    may be one step with the kernel after them; results agree to rounding without. `budget`: bytes of an arena, beyond
+    which values are computed again instead of kept as far as that helps. `traits`: of the device that they run on.
+    `uploads`: whether checkpoints go to a bucket, which takes memory beside the graphs. `cache`: the folder where plans
+    are kept, which changes none."""
 
     patterns: bool = True
     budget: int | None = None

@@ -13,7 +13,7 @@ from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
-from paren.forecast.joined import Joined, choose_joined, stored_joined
+from paren.forecast.joined_products import JoinedProducts, choose_joined, restore_joined
 from paren.forecast.residence import choose_residence
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import (
@@ -83,7 +83,8 @@ class Preparation:
         candidate = choose_residence(choice.candidate, self.splits(choice.candidate).sources, free.bytes)
         candidate = choose_saving(candidate, available_memory().bytes // 2 if own else self._most(free))
         joined = self._joined(candidate.plans.accumulate, stored)
-        plans = replace(candidate.plans, decisions=(*candidate.plans.decisions, *joined.decisions))
+        decisions = (*candidate.plans.decisions, *joined.decisions)
+        plans = replace(candidate.plans, decisions=decisions, joined=frozenset(joined.forms))
         candidate = replace(candidate, plans=plans)
         identity = {**self.identity, "stacking": candidate.stacking}
         if joined.forms:
@@ -148,14 +149,11 @@ class Preparation:
             microbatch = batches.batch(0).microbatches[0]
         return candidate.program.calls * time_call(self.device, candidate.plans.accumulate, microbatch)
 
-    def _joined(self, plan: Plan, stored: Mapping[str, Json] | None) -> Joined:
-        """Which products are one step with the kernel after them, which the device then does."""
+    def _joined(self, plan: Plan, stored: Mapping[str, Json] | None) -> JoinedProducts:
+        """Which products are one step with the kernel after them."""
         if stored is None:
-            joined = choose_joined(self.device, plan, self.cache, self.view.notice)
-        else:
-            joined = stored_joined(self.device, plan, str(stored.get(JOINED, "")).split())
-        self.device.joined = frozenset(joined.forms)
-        return joined
+            return choose_joined(self.device, plan, self.cache, self.view.notice)
+        return restore_joined(self.device, plan, str(stored.get(JOINED, "")).split())
 
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -39,9 +39,10 @@ def run_on_cpu(graph: Graph, values: Mapping[str, Array], threads: int = 2) -> d
     return run_plan(cpu(threads), planned(graph), values)
 
 
-def run_plan(device: Device, plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a placed plan on a device, in an arena of bytes 0xFF (NaN for floats)."""
-    executable = Executable(device, plan)
+def run_plan(device: Device, plan: Plan, values: Mapping[str, Array], joined: Collection[str] = ()) -> dict[str, Array]:
+    """The outputs of a placed plan on a device, in an arena of bytes 0xFF (NaN for floats). `joined` is as for
+    `Executable`."""
+    executable = Executable(device, plan, joined)
     state = {name: _aligned(device, array) for name, array in values.items()}
     arena = device.allocate(max(plan.arena_bytes, 64))
     arena[...] = 0xFF

@@ -70,7 +70,8 @@ Patterns = Annotated[
     typer.Option(
         "--patterns",
         metavar="on|off",
-        help="off: keep large values whole and make none again; results agree to rounding.",
+        help="off: keep large values whole, make none again, run products apart from the kernels after them; "
+        "results agree to rounding.",
         show_default=False,
     ),
 ]

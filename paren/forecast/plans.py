@@ -90,7 +90,8 @@ class Plans:
     """The plans of all graphs that a run calls. `updates`: (group number, key) -> plan of the update. `decisions` are
     about the whole run; each plan has its own. `planning` is how they were made.
     `copies_state`: checkpoints are written from a copy of the state, for which the run has the memory. `data_bytes`:
-    of the training data that a device with memory of its own holds, where it gathers batches from them."""
+    of the training data that a device with memory of its own holds, where it gathers batches from them. `joined`: forms
+    of epilogues (`paren.plan.epilogue`) that are one step with their products, in all graphs."""
 
     initialize: Plan
     accumulate: Plan
@@ -102,6 +103,7 @@ class Plans:
     planning: Planning = PLAIN
     copies_state: bool = False
     data_bytes: int = 0
+    joined: frozenset[str] = frozenset()
 
     @property
     def all(self) -> dict[str, Plan]:

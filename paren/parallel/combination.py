@@ -162,9 +162,9 @@ class Combination:
         total = self._ranks.add(np.array([loss, weight]), self._tree)
         return float(total[0]), float(total[1])
 
-    def accepted(self) -> None:
+    def accept(self) -> None:
         """The sums of the last step were used for an update: what rounding took off is carried into the next."""
-        self.exchange.accepted()
+        self.exchange.accept()
 
     def _mark(self) -> object:
         """Where the device will have computed what it was given up to now; nothing where cards do not sum."""

@@ -162,7 +162,7 @@ class Exchange:
     `traffic` counts what was sent. `carried` is what rounding took off this rank's shares so far, divided by `weight`,
     which is set before each sum, in float32, in the order of the buckets (see `owned_ranges`); empty where sums travel
     exactly. With `tree`, sums are those of `paren.parallel.tree`. Where a sum `may_be_dropped`, what is carried changes
-    when it is `accepted` only.
+    only once it is accepted.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Exchange:
         """The part of `carried` that belongs to a bucket."""
         return self.carried[self._begins[number] : self._begins[number + 1]]
 
-    def accepted(self) -> None:
+    def accept(self) -> None:
         """The last sum is used: what rounding took off is carried."""
         self.carried, self._rest = self._rest, self.carried
 

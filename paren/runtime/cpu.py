@@ -65,7 +65,6 @@ class CpuDevice:
     name = "cpu"
     own_memory = False
     link = None
-    joined: frozenset[str] = frozenset()
 
     def __init__(
         self,

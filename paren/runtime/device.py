@@ -29,7 +29,6 @@ class Device(Protocol):
     name: str
     reason: str  # why this device, when `auto` chose it; else empty
     threads: int
-    joined: frozenset[str]  # forms of epilogues that executables made from now on run as one step
 
     @property
     def link(self) -> Link | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -64,10 +64,11 @@ class Executable:
     """A plan on a device.
 
     `run` binds the arrays it is given; those that are the same objects as at the call before stay bound, so state and
-    arena cost nothing after the first run. Inputs are read where they lie, which does not show in bits.
+    arena cost nothing after the first run. Inputs are read where they lie, which does not show in bits. `joined`: forms
+    of epilogues that the device is to run as one step with their products.
     """
 
-    def __init__(self, device: Device, plan: Plan) -> None:
+    def __init__(self, device: Device, plan: Plan, joined: Collection[str] = ()) -> None:
         self.device = device
         self.plan = plan
         load_plans(device, [plan])
@@ -81,7 +82,7 @@ class Executable:
         self._alone = [self._task(step) for step in plan.steps]
         self._tasks = list(self._alone)
         for number, epilogue in epilogues_of(plan).items():
-            if epilogue.form in device.joined:
+            if epilogue.form in joined:
                 self._tasks[number : number + 2] = device.join(epilogue, self._cells)
         self._run = device.sequence(self._tasks)
         self.observer: Observer | None = None

@@ -24,7 +24,6 @@ class ReferenceDevice:
     reason = ""
     threads = 1
     target = ""
-    joined: frozenset[str] = frozenset()
     compiled = 0
     reused = 0
     notes: Sequence[str] = ()

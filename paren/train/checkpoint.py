@@ -325,10 +325,8 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
             slots = checkpoint.manifest.slots
             names = sorted(entries, key=lambda name: (entries[name].begin, entries[name].end))
             for name in names:
-                if (entries[name].dtype, entries[name].shape) != (
-                    FORMAT_NAMES.get(slots[name].dtype),
-                    slots[name].shape,
-                ):
+                entry, slot = entries[name], slots[name]
+                if (entry.dtype, entry.shape) != (FORMAT_NAMES.get(slot.dtype), slot.shape):
                     raise Damaged(f"tensor '{name}' of {file} has another type than the manifest says")
             tensors = read_tensors(content, (_place(wanted[name], slots[name]) for name in names))
     except FileNotFoundError:

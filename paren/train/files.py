@@ -16,8 +16,8 @@ Bytes = bytes | memoryview
 TEMPORARY = ".temporary-"
 
 
-class Written(Protocol):
-    """A file that is written: one of Python's, or `places.direct.DirectFile`."""
+class WritableFile(Protocol):
+    """One of Python's files, or `places.direct.DirectFile`."""
 
     def write(self, data: Bytes, /) -> object: ...
 
@@ -30,7 +30,7 @@ class Files:
     """The operations that change a disk. Everything a run publishes goes through them, so that a test can let any of
     them fail."""
 
-    def write(self, file: Written, data: Bytes) -> None:
+    def write(self, file: WritableFile, data: Bytes) -> None:
         file.write(data)
 
     def reserve(self, file: BinaryIO, size: int) -> None:
@@ -40,7 +40,7 @@ class Files:
         else:
             file.truncate(size)
 
-    def sync(self, file: Written) -> None:
+    def sync(self, file: WritableFile) -> None:
         """Returns when the content is on the disk."""
         file.flush()
         os.fsync(file.fileno())

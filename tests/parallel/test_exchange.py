@@ -125,7 +125,7 @@ def exchange_and_drop(rank: int, port: int) -> tuple[list[bytes], list[bytes]]:
     for drops in (True, False):
         exchange = Exchange(groups.within, groups.between, HostSums(4 * LENGTH), LENGTH, True, may_be_dropped=True)
         sum_vector(exchange, given_vector(rank, 0))
-        exchange.accepted()
+        exchange.accept()
         first = np.array(exchange.carried)
         assert first.any()
         if drops:
@@ -134,7 +134,7 @@ def exchange_and_drop(rank: int, port: int) -> tuple[list[bytes], list[bytes]]:
                 assert first.tobytes() == exchange.carried.tobytes()
         vector = given_vector(rank, 2)
         sum_vector(exchange, vector)
-        exchange.accepted()
+        exchange.accept()
         found.append([vector.tobytes(), exchange.carried.tobytes()])
     groups.close()
     return found[0], found[1]

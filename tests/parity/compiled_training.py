@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,12 +51,20 @@ class Lines(list[dict[str, Any]]):
 
 
 class Trainer:
-    """A compiled program, its state initialised, and the loop's step on any batch."""
+    """A compiled program, its state initialised, and the loop's step on any batch. `joined` is as in
+    `Plans`."""
 
-    def __init__(self, made: Program, device: str | Device = "cpu", threads: int = 1) -> None:
+    def __init__(
+        self,
+        made: Program,
+        device: str | Device = "cpu",
+        threads: int = 1,
+        joined: frozenset[str] = frozenset(),
+    ) -> None:
         self.made = made
         opened = device_of(device, threads) if isinstance(device, str) else device
-        self.engine = CompiledEngine(made, make_plans(made, Planning(traits=traits_of(opened.name))), opened)
+        plans = replace(make_plans(made, Planning(traits=traits_of(opened.name))), joined=joined)
+        self.engine = CompiledEngine(made, plans, opened)
         self.restart()
 
     def restart(self) -> None:

@@ -99,8 +99,8 @@ def test_steps_with_joined_products_agree_with_the_cpu(tmp_path: Path) -> None:
     card.able = None
     epilogues = epilogues_of(make_plans(made, Planning(traits=CUDA)).accumulate)
     assert len(epilogues) == 3  # of queries, keys and values, of gelu, and of its gradient
-    device.joined = frozenset(epilogue.form for epilogue in epilogues.values())
-    wanted, found = Trainer(made), Trainer(made, device)
+    joined = frozenset(epilogue.form for epilogue in epilogues.values())
+    wanted, found = Trainer(made), Trainer(made, device, joined=joined)
     for fields in examples(made, tmp_path, 3):
         found.set(wanted.parameters)
         record, other = found.step(fields), wanted.step(fields)

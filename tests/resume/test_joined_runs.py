@@ -106,7 +106,7 @@ def test_the_faster_way_is_measured_once_and_remembered(start: Start, tmp_path: 
     assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "first")} == {
         (True, "1e+03 ms as one step, 2e+03 ms as two")
     }
-    assert {each["reason"] for each in decisions(tmp_path / "second")} == {"remembered"}
+    assert {each["reason"] for each in decisions(tmp_path / "second")} == {"as an earlier run measured"}
     assert sum(int(str(each["count"])) for each in decisions(tmp_path / "second")) == 6  # two layers
 
 
@@ -143,6 +143,7 @@ def test_a_resumed_run_goes_on_as_it_began(joined: bool, start: Start, tmp_path:
     went_on = start("cut", 8, seconds=otherwise, resume="latest")
     assert went_on.compared == []
     assert (went_on.joined > 0) is joined
+    assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "cut")} == {(joined, "as the run began")}
     assert state(tmp_path / "cut") == state(tmp_path / "whole")
     assert identity(tmp_path / "cut") == identity(tmp_path / "whole")
 

@@ -55,7 +55,6 @@ class CudaDevice:
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
         self._products = "TF32" if tf32 else ""
         self._notes: list[str] = []
-        self.joined: frozenset[str] = frozenset()
         self.link = CardLink(driver, self._kernels.functions, self.allocate)
 
     @property

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from paren.text.errors import ParenError
-from paren.train.files import TEMPORARY, Bytes, Files, Written, not_writable, temporary_sibling, write_atomically
+from paren.train.files import TEMPORARY, Bytes, Files, WritableFile, not_writable, temporary_sibling, write_atomically
 from paren.train.lock import RunLock
 from paren.train.places.direct import LARGE, DirectFile
 from paren.train.places.place import Draft, Sink
@@ -19,7 +19,7 @@ from paren.train.places.place import Draft, Sink
 
 @dataclass(frozen=True)
 class _DiskSink:
-    handle: Written
+    handle: WritableFile
     operations: Files
 
     def write(self, data: Bytes) -> None:

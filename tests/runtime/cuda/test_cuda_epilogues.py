@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from types import ModuleType
 from typing import cast
@@ -118,24 +117,27 @@ def test_the_version_belongs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> N
     assert device.target == f"{before} cuDNN 92801 by nvidia-cudnn-frontend 1.32.0"
 
 
-def joining(plan: Plan, joined: Collection[str]) -> tuple[CudaDevice, FakeCard]:
-    """A device whose library joins everything, and that is told to join these forms."""
+def joining() -> tuple[CudaDevice, FakeCard]:
+    """A device whose library joins everything."""
     device, card = emulated_device()
     card.able = None
-    device.joined = frozenset(joined)
     return device, card
+
+
+def forms_of(plan: Plan) -> list[str]:
+    return [epilogue.form for epilogue in epilogues_of(plan).values()]
 
 
 def test_the_device_joins_the_forms_that_it_is_told() -> None:
     """Otherwise it runs the two steps, to the same bits as if the plan had no epilogues."""
     graph = network(gelu)
     plan = on_cards(graph)
-    forms = [epilogue.form for epilogue in epilogues_of(plan).values()]
+    forms = forms_of(plan)
     values = values_of(graph)
     outcomes = []
     for told in ([], forms, forms[:1]):
-        device, card = joining(plan, told)
-        outcomes.append(run_plan(device, plan, values))
+        device, card = joining()
+        outcomes.append(run_plan(device, plan, values, told))
         assert card.started.count("join") == len(told)
     two, one, half = outcomes
     plain = run_plan(emulated_device()[0], replace(plan, epilogues=()), values)
@@ -149,10 +151,10 @@ def test_the_device_joins_the_forms_that_it_is_told() -> None:
 def test_later_runs_are_captured_and_join_too() -> None:
     graph = network(gelu)
     plan = on_cards(graph)
-    device, card = joining(plan, [epilogue.form for epilogue in epilogues_of(plan).values()])
-    first = run_plan(device, plan, values_of(graph))
+    device, card = joining()
+    first = run_plan(device, plan, values_of(graph), forms_of(plan))
     assert card.captures == 0
-    executable = Executable(device, plan)
+    executable = Executable(device, plan, forms_of(plan))
     state = {}
     for name, value in values_of(graph).items():
         array = device.allocate(max(value.nbytes, 64))[: value.nbytes].view(value.dtype).reshape(value.shape)
@@ -170,7 +172,7 @@ def test_later_runs_are_captured_and_join_too() -> None:
 def test_a_comparison_times_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_cards(network(gelu))
     epilogue = epilogues_of(plan)[plan.epilogues[0]]
-    device, card = joining(plan, [])
+    device, card = joining()
     load_plans(device, [plan])
     arena = device.allocate(plan.arena_bytes)
     cells = {}
@@ -187,10 +189,10 @@ def test_a_comparison_times_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_library_does_not_join_is_not_run_as_if_it_did() -> None:
     plan = on_cards(network(gelu))
-    device, card = joining(plan, [epilogue.form for epilogue in epilogues_of(plan).values()])
+    device, card = joining()
     card.able = ()
     with pytest.raises(InternalError) as caught:
-        Executable(device, plan)
+        Executable(device, plan, forms_of(plan))
     node = plan.steps[plan.epilogues[0]].nodes[0]
     assert str(caught.value) == f"internal error in cuda: {node} is to be joined, which the library does not do"
 

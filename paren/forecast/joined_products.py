@@ -15,48 +15,52 @@ from paren.plan.plan import Plan
 from paren.runtime.device import Device
 
 ONE, TWO = 1, 2  # steps, as they are remembered
+WORTH = 0.97  # of the time of two steps, below which one is taken: times of the same work differ by less
 MISSING = "the package of cuDNN (extra cudnn) is not there, or does not compute it"
-WORTH = 0.97  # of the time of two steps, from which one is taken
+REMEMBERED = "as an earlier run measured"
+CONTINUED = "as the run began"
 
 
 @dataclass(frozen=True)
-class Joined:
-    """`forms` that are joined, and a decision for each epilogue of the plan."""
+class JoinedProducts:
+    """`forms` of epilogues that are one step with their products, and a decision for each epilogue of the plan."""
 
     forms: tuple[str, ...]
     decisions: tuple[Decision, ...]
 
 
-def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str], None]) -> Joined:
+def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str], None]) -> JoinedProducts:
     """Measures what is not remembered yet. Raises E-MEM-002 where a library has no memory for it."""
-    epilogues = _forms(plan)
-    able = {form: each for form, each in epilogues.items() if device.joins(each)}
+    able = {form: each for form, each in _forms(plan).items() if device.joins(each)}
     keys = {form: form_key(form, device.name, device.target) for form in able}
-    known = {form: recall(cache, key, notice) for form, key in keys.items()}
-    reasons = {form: "remembered" for form, number in known.items() if number in (ONE, TWO)}
+    chosen = {form: recall(cache, key, notice) for form, key in keys.items()}
+    reasons = {form: REMEMBERED for form, number in chosen.items() if number in (ONE, TWO)}
     unknown = [each for form, each in able.items() if form not in reasons]
     timed = time_epilogues(device, plan, unknown) if unknown else {}
     for form, (two, one) in timed.items():
-        known[form] = ONE if one < WORTH * two else TWO
+        number = ONE if one < WORTH * two else TWO
+        remember(cache, keys[form], number)
+        chosen[form] = number
         reasons[form] = f"{1e3 * one:.3g} ms as one step, {1e3 * two:.3g} ms as two"
-        remember(cache, keys[form], known[form] or TWO)
-    chosen = [form for form, number in known.items() if number == ONE]
-    return _joined(plan, chosen, reasons)
+    return _joined(plan, [form for form, number in chosen.items() if number == ONE], reasons)
 
 
-def stored_joined(device: Device, plan: Plan, stored: Collection[str]) -> Joined:
-    """As a checkpoint or the first rank has it, as far as the device can."""
-    chosen = [form for form, each in _forms(plan).items() if form in stored and device.joins(each)]
-    return _joined(plan, chosen, dict.fromkeys(chosen, "stored"))
+def restore_joined(device: Device, plan: Plan, stored: Collection[str]) -> JoinedProducts:
+    """The forms that a checkpoint or the first rank has, as far as the device can. Nothing is measured."""
+    forms = _forms(plan)
+    lost = [form for form, each in forms.items() if form in stored and not device.joins(each)]
+    kept = [form for form in forms if form in stored and form not in lost]
+    return _joined(plan, kept, {form: CONTINUED for form in forms if form not in lost})
 
 
 def _forms(plan: Plan) -> dict[str, Epilogue]:
     return {epilogue.form: epilogue for epilogue in epilogues_of(plan).values()}
 
 
-def _joined(plan: Plan, forms: Collection[str], reasons: Mapping[str, str]) -> Joined:
+def _joined(plan: Plan, forms: Collection[str], reasons: Mapping[str, str]) -> JoinedProducts:
+    """`reasons` by form, where it is not that the device cannot."""
     decisions = []
     for epilogue in epilogues_of(plan).values():
         reason = reasons.get(epilogue.form, MISSING)
         decisions.append(Decision(Pattern.EPILOGUE, epilogue.form in forms, reason, epilogue.launch.spans[-1]))
-    return Joined(tuple(sorted(forms)), tuple(decisions))
+    return JoinedProducts(tuple(sorted(forms)), tuple(decisions))
