@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,7 +140,7 @@ class Card:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> tuple[int, object]:
-        with self._lock, torch.cuda.stream(self._stream):
+        with self._by_torch():
             try:
                 memory = torch.zeros(size, dtype=torch.uint8, device=torch.device("cuda", self._index))
             except torch.OutOfMemoryError as refusal:
@@ -207,8 +207,7 @@ class Card:
             self._products.multiply(gemm, left, right, result)
 
     def attend(self, step: Attention, addresses: Mapping[int, int]) -> None:
-        with self._lock, torch.cuda.stream(self._stream):
-            self.enter()
+        with self._by_torch():
             try:
                 self._attentions.attend(step, addresses)
             except torch.OutOfMemoryError as refusal:
@@ -220,8 +219,7 @@ class Card:
         graphs = self._epilogue_graphs
         if graphs is None or epilogue.form in self._refused:
             return False
-        with self._lock, torch.cuda.stream(self._stream):
-            self.enter()
+        with self._by_torch():
             try:
                 graphs.prepare(epilogue)
             except torch.OutOfMemoryError as refusal:
@@ -236,8 +234,7 @@ class Card:
     def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
         graphs = self._epilogue_graphs
         assert graphs is not None
-        with self._lock, torch.cuda.stream(self._stream):
-            self.enter()
+        with self._by_torch():
             try:
                 graphs.run(epilogue, addresses)
             except RuntimeError as error:
@@ -268,7 +265,7 @@ class Card:
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         gc.collect()  # objects of torch that vanish meanwhile would call what a capture does not allow
         graph = torch.cuda.CUDAGraph()
-        with self._lock, torch.cuda.stream(self._stream):
+        with self._by_torch():
             self.synchronise()
             try:
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -283,7 +280,7 @@ class Card:
                 raise InternalError("cuda", f"capture of a sequence: {error}") from error
 
         def replay() -> None:
-            with self._lock, torch.cuda.stream(self._stream):
+            with self._by_torch():
                 graph.replay()
 
         return replay
@@ -304,6 +301,7 @@ class Card:
 
     def mark(self) -> object:
         with self._lock:
+            self.enter()
             return _record(self._stream)
 
     def seconds(self, first: object, second: object) -> float:
@@ -318,6 +316,15 @@ class Card:
         with self._lock:
             self.enter()
             self.library.call(name, *arguments)
+
+    @contextmanager
+    def _by_torch(self) -> Iterator[None]:
+        """What torch does goes into the stream. The card comes first: a thread that has none would be given card 0's
+        context, with all the memory that it takes, when torch goes back to where the thread was."""
+        with self._lock:
+            self.enter()
+            with torch.cuda.stream(self._stream):
+                yield
 
     def enter(self) -> None:
         """Makes the card's context the calling thread's."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,7 +98,7 @@ def test_a_card_is_set_up(stub: SimpleNamespace) -> None:
     opened = Card(0)
     assert (opened.card, opened.architecture) == ("Stub", "sm_90")
     # The workspace comes after the stream, which would take it away.
-    assert stub.words() == [1, STREAM, 2, 1, 32 << 20, 3, 16]
+    assert stub.words() == [CONTEXT, 1, STREAM, 2, 1, 32 << 20, 3, 16]
 
 
 def test_kernels(stub: SimpleNamespace) -> None:
@@ -106,7 +106,7 @@ def test_kernels(stub: SimpleNamespace) -> None:
     stub.words()
     function = opened.load(b"\x7fELF...", "k_1")
     assert stub.text() == b"k_1"
-    assert stub.words() == [CONTEXT]
+    assert stub.words() == []
     opened.launch(function, 2**31 - 1, 256, (0, 2**40, 3, 2**47 - 1, 5))
     assert stub.words() == [FUNCTION, 2**31 - 1, 1, 1, 256, 1, 1, 0, STREAM, 0, 0, 2**40, 3, 2**47 - 1, 5]
     with pytest.raises(InternalError) as caught:
@@ -127,6 +127,24 @@ def test_bytes_are_moved(stub: SimpleNamespace) -> None:
     opened.download(second, found)
     assert not found.any()
     assert kept is not also
+
+
+def test_a_thread_is_on_the_card_before_torch_is(stub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch goes back to where a thread was, which must not be another card."""
+    opened = Card(0)
+    stub.words()
+    before: list[list[int]] = []
+
+    @contextmanager
+    def stream(_: object) -> Iterator[None]:
+        before.append(stub.words())
+        yield
+
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    thread = threading.Thread(target=opened.allocate, args=(40,))
+    thread.start()
+    thread.join()
+    assert before == [[CONTEXT]]
 
 
 def test_a_failure_has_the_name_of_its_call(stub: SimpleNamespace) -> None:
