@@ -53,18 +53,21 @@ def emitted(plan: Plan) -> Iterator[CudaKernel]:
 
 @cache
 def kernels_of_examples() -> dict[str, CudaKernel]:
-    """Every kernel of every graph of the examples' runs, by name, with the graphs that feed many steps in a call."""
+    """Every kernel of every graph of the examples' runs, by name."""
+    return {name: kernel for run in RUNS for name, kernel in kernels_of_run(*run).items()}
+
+
+def kernels_of_run(file: str, variant: str | None, settings: Sequence[str]) -> dict[str, CudaKernel]:
+    """Every kernel of every graph of an example's run, by name, with the graphs that feed many steps in a call."""
     found: dict[str, CudaKernel] = {}
-    for file, variant, settings in RUNS:
-        program = paren.load(EXAMPLES / f"{file}.paren", variant=variant, set=settings).program
-        plans = make_plans(program, PLANNING)
-        for plan in plans.all.values():
-            found |= {kernel.name: kernel for kernel in emitted(plan)}
-        fields = program.data.fields
-        sources = {field.name: Resident(np.zeros((64, *field.type.shape), field.type.dtype.numpy)) for field in fields}
-        fed = plan_feed(program, sources, plans.accumulate, 16, PLANNING)
-        found |= {kernel.name: kernel for plan in (fed.feed, fed.keep) for kernel in emitted(plan)}
-    return found
+    program = paren.load(EXAMPLES / f"{file}.paren", variant=variant, set=settings).program
+    plans = make_plans(program, PLANNING)
+    for plan in plans.all.values():
+        found |= {kernel.name: kernel for kernel in emitted(plan)}
+    fields = program.data.fields
+    sources = {field.name: Resident(np.zeros((64, *field.type.shape), field.type.dtype.numpy)) for field in fields}
+    fed = plan_feed(program, sources, plans.accumulate, 16, PLANNING)
+    return found | {kernel.name: kernel for plan in (fed.feed, fed.keep) for kernel in emitted(plan)}
 
 
 @cache

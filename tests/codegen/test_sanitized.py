@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-from cuda_kernels import kernels_of_operations
+from cuda_kernels import kernels_of_examples, kernels_of_operations, kernels_of_run
 from emulation.checks import Violation, checked
 from emulation.device import aligned
 from emulation.run import compile_kernels, compile_text
@@ -33,6 +33,7 @@ from paren.runtime.cuda.builtin import BUILTIN, COPY
 
 F32 = DType.FLOAT32
 TOGETHER = 64  # kernels that are compiled at once
+LARGEST = 10**6  # elements of a buffer that is filled
 HEAD = 'extern "C" __global__ void k_x(const int *stop, long long first, long long units, float *p0, float *p1) {\n'
 
 
@@ -161,19 +162,45 @@ def test_copies(size: int, shift: int) -> None:
     assert target.all()
 
 
-@pytest.mark.long
-def test_every_operation_and_its_gradient() -> None:
-    """On buffers of their own, full of numbers that are indices too."""
-    codes = list(kernels_of_operations().values())
+def run_each(codes: Sequence[CudaKernel], blocks: int) -> None:
+    """Kernels on buffers of their own, full of integers that are indices too, also beyond the end; some of so many
+    blocks of each, the first and the last among them."""
+    generator = np.random.default_rng(0)
     for begin in range(0, len(codes), TOGETHER):
         some = codes[begin : begin + TOGETHER]
         emulation = compile_kernels(some)
         for code in some:
-            generator = np.random.default_rng(0)
-            parameters = code.mapping.kernel.parameters
-            given = [aligned(generator.integers(0, 5, each.size).astype(each.dtype.numpy)) for each in parameters]
-            units, addresses = code.units, [array.ctypes.data for array in given]
-            emulation.launch(code.name, code.blocks(units), code.threads, 0, 0, units, addresses)
+            given = []
+            for each in code.mapping.kernel.parameters:
+                given.append(aligned_zeros(each.size, each.dtype))
+                if each.size < LARGEST:
+                    high = 60_000 if each.dtype in (DType.INT32, DType.INT64) else 5
+                    given[-1][...] = generator.integers(0, high, each.size)
+            units, addresses, number = code.units, [array.ctypes.data for array in given], code.blocks(code.units)
+            apart = max(1, number // blocks)
+            emulation.launch(code.name, number, code.threads, 0, 0, units, addresses, apart=apart)
+
+
+def aligned_zeros(size: int, dtype: DType) -> Array:
+    """Memory that is there when it is touched."""
+    room = np.zeros(size * dtype.bytes + 64, np.uint8)
+    return room[-room.ctypes.data % 64 :][: size * dtype.bytes].view(dtype.numpy)
+
+
+@pytest.mark.long
+def test_every_operation_and_its_gradient() -> None:
+    run_each(list(kernels_of_operations().values()), 1 << 30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [None, 32, 48])
+def test_kernels_at_the_sizes_of_the_examples(batch: int | None) -> None:
+    """Also those of GPT-2 124M without microbatches, which touch gigabytes, so that only some blocks run; places of the
+    largest batch take 64 bits."""
+    settings = (f"batch={batch}", "microbatches=1", 'precision="bfloat16"')
+    found = kernels_of_examples() if batch is None else kernels_of_run("gpt", "gpt2", settings)
+    assert (batch == 48) == any(code.mapping.index == "long long" for code in found.values())
+    run_each(list(found.values()), 3)
 
 
 BARRIERS = ("__syncthreads();", "__syncwarp();")

@@ -3,6 +3,8 @@
 // sanitizer, whose library is not used). Exact for what CUDA promises: two threads are ordered by barriers of their
 // block, two of a warp by its barriers too, two of different blocks never; shuffles order no memory.
 
+#include <sys/mman.h>
+
 #define EMULATED_BARE __attribute__((no_sanitize("thread", "undefined"), noinline))
 
 struct EmulatedPart { unsigned long long begin, bytes; int item, reads, writes; };  // a parameter
@@ -183,9 +185,15 @@ EMULATED_BARE static void emulated_begin(const void *top, bool waits) {
   memset(emulated_shared_grains, 0, sizeof emulated_shared_grains);
 }
 
+EMULATED_BARE static size_t emulated_room(const EmulatedRange &range) {
+  return ((range.end - range.begin) / emulated_grain + 1) * sizeof(EmulatedGrain);
+}
+
 // Before a launch.
-extern "C" EMULATED_BARE void emulated_watch(const EmulatedPart *parts, int count, const EmulatedWork *work) {
+extern "C" EMULATED_BARE void emulated_watch(const EmulatedPart *parts, int count, const EmulatedWork *work,
+                                             long long apart) {
   emulated_work = *work;
+  emulated_apart = apart;
   if (count > EMULATED_PARTS) abort();
   emulated_part_count = count;
   emulated_range_count = emulated_last = 0;
@@ -209,13 +217,15 @@ extern "C" EMULATED_BARE void emulated_watch(const EmulatedPart *parts, int coun
   }
   for (int r = 0; r < emulated_range_count; r++) {
     EmulatedRange &range = emulated_ranges[r];
-    range.grains = (EmulatedGrain *)calloc((range.end - range.begin) / emulated_grain + 1, sizeof(EmulatedGrain));
+    void *made = mmap(0, emulated_room(range), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED) abort();
+    range.grains = (EmulatedGrain *)made;
   }
 }
 
 // After it: what failed first, or nothing, and where.
 extern "C" EMULATED_BARE const char *emulated_verdict(unsigned long long *at) {
-  for (int r = 0; r < emulated_range_count; r++) free(emulated_ranges[r].grains);
+  for (int r = 0; r < emulated_range_count; r++) munmap(emulated_ranges[r].grains, emulated_room(emulated_ranges[r]));
   emulated_range_count = emulated_part_count = 0;
   *at = emulated_said_at;
   return emulated_failed ? emulated_said : "";

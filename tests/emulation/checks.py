@@ -104,10 +104,10 @@ PARTS: Table[str, Callable[[int, Sequence[int]], Sequence[Parameter]]] = {
 
 def run_checked(
     library: ctypes.CDLL, source: str, name: str, code: CudaKernel | None, stop: int, units: int, words: Sequence[int],
-    launch: Callable[[], None],
+    launch: Callable[[], None], apart: int,
 ) -> None:  # fmt: skip
-    """Runs a launch whose parameters lie where the first words say; `code` is there unless `PARTS` knows the kernel.
-    Raises `Violation`."""
+    """Runs a launch whose parameters lie where the first words say; `code` is there unless `PARTS` knows the kernel. Of
+    its blocks those run that lie `apart`, and the last. Raises `Violation`."""
     parameters = PARTS[name](units, words) if code is None else code.mapping.kernel.parameters
     parts = [
         Part(word, each.size * each.dtype.bytes, each.dtype.bytes, each.reads, each.writes)
@@ -116,7 +116,7 @@ def run_checked(
     if stop:
         parts.append(Part(stop, 4, 4, 1, 0))
     work = Work() if code is None else _work(code.mapping, units)
-    library.emulated_watch((Part * len(parts))(*parts), len(parts), ctypes.byref(work))
+    library.emulated_watch((Part * len(parts))(*parts), len(parts), ctypes.byref(work), ctypes.c_longlong(apart))
     launch()
     verdict, place = library.emulated_verdict, ctypes.c_ulonglong()
     verdict.restype = ctypes.c_char_p

@@ -186,6 +186,8 @@ static void emulated_run_block(unsigned threads) {
   }
 }
 
+static long long emulated_apart = 1;  // blocks from one that runs to the next; the last one runs too
+
 // Runs a kernel on `blocks` of `threads`; those of a kernel that never waits need no fibers.
 static void emulated_launch(void (*kernel)(void *), void *arguments, long long blocks, int threads, bool waits,
                             bool backwards) {
@@ -199,7 +201,8 @@ static void emulated_launch(void (*kernel)(void *), void *arguments, long long b
   getcontext(&emulated_out);
   if (emulated_failed) return;
 #endif
-  for (long long block = 0; block < blocks; block++) {
+  for (long long next = 0, block = 0; block < blocks; block = next) {
+    next = block + emulated_apart < blocks || block == blocks - 1 ? block + emulated_apart : blocks - 1;
     blockIdx.x = (unsigned)block;
     if (waits) {
       emulated_run_block(threads);

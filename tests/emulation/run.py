@@ -44,11 +44,12 @@ class Emulation:
         units: int,
         addresses: Sequence[int],
         backwards: bool = False,
+        apart: int = 1,
     ) -> None:
         """Runs units `first` up to `first + units` of a kernel, whose parameters lie at addresses of host memory.
 
         `stop` is the address of an int32, or 0. Between barriers the threads of a block run one after another, or
-        `backwards`: what a barrier is missing for differs.
+        `backwards`: what a barrier is missing for differs. Under checks, blocks may be `apart`.
         """
         arguments = (ctypes.c_longlong * (3 + len(addresses)))(stop, first, units, *addresses)
         launch = LAUNCH((f"launch_{name}", self.library))
@@ -59,7 +60,7 @@ class Emulation:
         if not self.checked:
             run()
             return
-        checks.run_checked(self.library, self.source, name, self.codes.get(name), stop, units, addresses, run)
+        checks.run_checked(self.library, self.source, name, self.codes.get(name), stop, units, addresses, run, apart)
 
 
 def _launcher(text: str) -> str:
