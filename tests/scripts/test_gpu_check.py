@@ -10,7 +10,7 @@ import pytest
 from emulated_card import emulated_device
 
 from paren import run
-from scripts import gpu_profile, gpu_runs
+from scripts import gpu_epilogues, gpu_profile, gpu_runs
 from scripts.gpu_check import verbs
 from scripts.gpu_graphs import KERNELS
 from scripts.gpu_processes import Check, Checked, run_part
@@ -106,3 +106,20 @@ def test_a_profile_of_a_card_that_is_not_there(
     monkeypatch.setattr(sys, "argv", ["gpu_profile", "--variant", "smoke", *small])
     gpu_profile.main()
     assert "the step's graph " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("able", [None, ()])
+def test_products_with_their_kernels_are_compared_where_a_library_joins_them(
+    able: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_epilogues, "WIDTH", 32)
+    monkeypatch.setattr(gpu_epilogues, "HIDDEN", 64)
+    device, card = emulated_device()
+    card.able = able
+    said: list[str] = []
+    gpu_epilogues.compare_ways(device, 24, "bfloat16", said)
+    assert device.joined == frozenset()
+    if able is None:
+        assert [line.partition(" after ")[2].partition(":")[0] for line in said] == ["24 x 32 x 64"] * 2
+    else:
+        assert said == ["not joined: the package of cuDNN is not installed"]
