@@ -232,6 +232,16 @@ def test_an_abort_ends_what_waits_for_a_rank_that_is_gone(monkeypatch: pytest.Mo
     links_[0].abort()
 
 
+def test_what_an_abort_cuts_off_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card what waits for another ends with the connection, as if it had been done."""
+    links_, invitation = linked(2)
+    in_threads(2, lambda rank: links_[rank].connect(invitation, 2, rank))
+    monkeypatch.setattr(links_[0]._connected.lane, "reached", lambda point: links_[0].abort() is None)
+    with pytest.raises(LinkLost) as caught:
+        links_[0].wait()
+    assert str(caught.value) == "the connection of the cards has ended"
+
+
 def test_what_breaks_while_it_is_awaited_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LOOKS", 1)
     monkeypatch.setenv("FAKE_NCCL_LOSES", "0")

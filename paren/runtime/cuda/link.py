@@ -19,6 +19,7 @@ from paren.text.errors import InternalError
 
 PAUSE = 5e-5  # seconds between two looks whether the work has ended
 LOOKS = 2000  # between two at the connection
+ENDED = "the connection of the cards has ended"
 LEAVING = 5.0  # seconds for an end of the connection: the library may wait for what is no longer there
 
 
@@ -106,7 +107,7 @@ class CardLink:
     def _connected(self) -> _Connection:
         connection = self._connection
         if connection is None:
-            raise LinkLost("the connection of the cards has ended")
+            raise LinkLost(ENDED)
         return connection
 
     def swap(self, sent: Sequence[tuple[int, AnyArray]], received: Sequence[tuple[int, AnyArray]]) -> None:
@@ -125,13 +126,15 @@ class CardLink:
         self._connected.lane.follow(mark)
 
     def wait(self) -> None:
-        lane, looks = self._connected.lane, 0
-        last = lane.point()
-        while not lane.reached(last):
+        connection, looks = self._connected, 0
+        last = connection.lane.point()
+        while not connection.lane.reached(last):
             looks += 1
             if looks % LOOKS == 0:
                 self._connected.communicator.check()
             time.sleep(PAUSE)
+        if self._connection is not connection:  # what an abort cuts off ends too, without its data
+            raise LinkLost(ENDED)
 
     def seconds(self, first: object, second: object) -> float:
         return self._driver.seconds(first, second)
