@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ STAGES = (
     "build_plans",
     "get_workspace_size",
 )
+MODULE_BYTES = b"graph "  # what a graph that was written begins with
 WORKSPACE = 96
 POINTWISE: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -149,6 +150,22 @@ class Graph:
 
         return stage
 
+    def serialize(self) -> list[int]:
+        """A list of bytes, as versions of the package have always given it."""
+        assert self.stages[-1] == "build_plans"
+        self.package.written.append(self)
+        return list(MODULE_BYTES + str(len(self.package.written) - 1).encode())
+
+    def deserialize(self, handle: object, data: list[int]) -> None:
+        assert handle is self.package
+        content = bytes(data)
+        if not content.startswith(MODULE_BYTES):
+            raise self.package.Refusal("this is no graph")
+        written = self.package.written[int(content.removeprefix(MODULE_BYTES))]
+        self.symbols, self.stages = written.symbols, list(STAGES[:-1])
+        if hasattr(written, "inference"):
+            self.inference = written.inference
+
     def _check(self, stage: str, given: Sequence[object]) -> None:
         if stage == "validate":
             named = [symbol for symbol in self.symbols if symbol.make is None or symbol.written]
@@ -202,6 +219,8 @@ class Package:
     heur_mode = SimpleNamespace(A="a")
     numerical_note = SimpleNamespace(NONDETERMINISTIC="nondeterministic")
 
+    written: ClassVar[list[Graph]] = []  # by any process
+
     def __init__(self, refuses: bool = False, workspace: int = 4096) -> None:
         self.refuses = refuses
         self.workspace = workspace
@@ -216,6 +235,6 @@ class Package:
         self.streams.append(stream)
 
     def pygraph(self, **known: object) -> Graph:
-        assert known["intermediate_data_type"] == known["compute_data_type"] == "single"
+        assert {known.get("intermediate_data_type"), known.get("compute_data_type")} in ({"single"}, {None})
         self.made.append(Graph(self))
         return self.made[-1]

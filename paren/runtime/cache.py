@@ -1,5 +1,5 @@
-"""Compiled kernels and plans on disk, by content: verified when read, atomic when written, never a reason for a run to
-fail."""
+"""Compiled kernels, plans and graphs of libraries on disk, by content: verified when read, atomic when written, never a
+reason for a run to fail."""
 
 from __future__ import annotations
 
@@ -92,6 +92,10 @@ class KernelCache(Cache):
 
 class PlanCache(Cache):
     kind = "plan"
+
+
+class GraphCache(Cache):
+    kind = "graph"
 
 
 def kernel_key(kernel: Kernel, by_rows: bool) -> str:

@@ -27,7 +27,7 @@ class AttentionGraphs:
         raises says that cuDNN does not compute it."""
         form = form_of(step)
         if form not in self._ready:
-            self._ready[form] = self._cudnn.build(self.graph(step))
+            self._ready[form] = self._cudnn.prepare(repr(form), lambda: self.graph(step))
         return self._ready[form]
 
     def run(self, step: Attention, addresses: Mapping[int, int]) -> None:

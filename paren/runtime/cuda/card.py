@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
+from pathlib import Path
 
 import torch
 
 from paren.ir.op import Array
 from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Attention
+from paren.runtime.cache import GraphCache
 from paren.runtime.cuda.attention import Attentions, CardMemory
 from paren.runtime.cuda.attention_graphs import AttentionGraphs
 from paren.runtime.cuda.cublas import WORKSPACE, Products
@@ -103,17 +104,11 @@ def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
-def _load_cudnn() -> ModuleType:
-    import cudnn  # optional
-
-    return cudnn  # type: ignore[no-any-return]
-
-
 class Card:
     """The card of that ordinal among those that this process sees. Any thread may move bytes; what a thread does waits
     for a capture that another is making."""
 
-    def __init__(self, index: int, tf32: bool = False) -> None:
+    def __init__(self, index: int, tf32: bool = False, cache: Path | None = None) -> None:
         self._index = index
         self._lock = threading.RLock()
         self._ready = threading.local()
@@ -131,6 +126,7 @@ class Card:
         self._pool = torch.cuda.graph_pool_handle()
         self._kept: list[object] = []
         self._notes: list[str] = []
+        self._graph_cache = GraphCache(cache)
         self._refused: set[str] = set()  # forms of epilogues that cuDNN does not compute
         self._workspace = self._keep(WORKSPACE)
         device = torch.device("cuda", index)
@@ -242,7 +238,13 @@ class Card:
 
     @cached_property
     def _cudnn(self) -> Cudnn | None:
-        return open_cudnn(_load_cudnn, self._stream.cuda_stream, self._keep, self._notes.append)
+        def load() -> Cudnn:
+            import cudnn  # optional
+
+            target = f"{self.card} {self.architecture} {self.libraries}"
+            return Cudnn(cudnn, self._stream.cuda_stream, self._keep, self._graph_cache, target)
+
+        return open_cudnn(load, self._notes.append)
 
     @cached_property
     def _attention_graphs(self) -> AttentionGraphs | None:
@@ -260,7 +262,7 @@ class Card:
 
     @property
     def notes(self) -> Sequence[str]:
-        return (*self._notes, *self._attentions.notes)
+        return (*self._notes, *self._attentions.notes, *self._graph_cache.notes)
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         gc.collect()  # objects of torch that vanish meanwhile would call what a capture does not allow

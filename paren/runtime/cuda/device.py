@@ -281,4 +281,4 @@ def open_cuda(index: int, cache: Path | None, tf32: bool = False, reason: str = 
     from paren.runtime.cuda.card import Card
     from paren.runtime.cuda.nvrtc import Nvrtc
 
-    return CudaDevice(Card(index, tf32), Nvrtc(), Emitter(emit_kernel, PRELUDE), cache, reason, tf32, others)
+    return CudaDevice(Card(index, tf32, cache), Nvrtc(), Emitter(emit_kernel, PRELUDE), cache, reason, tf32, others)

@@ -32,7 +32,7 @@ class EpilogueGraphs:
         raises says that cuDNN does not compute it."""
         if epilogue.form not in self._ready:
             constants = _constants(epilogue.launch.kernel)
-            ready = self._cudnn.build(self.graph(epilogue))
+            ready = self._cudnn.prepare(epilogue.form, lambda: self.graph(epilogue))
             self._ready[epilogue.form] = ready, np.array([each.value for each in constants], np.float32)
 
     def run(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:

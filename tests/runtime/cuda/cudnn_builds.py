@@ -1,7 +1,8 @@
 """Run as a program: cuDNN itself builds graphs of attention and of products, for cards that are not there.
 
 It compiles for a card by its properties alone; only what it then asks of a driver is answered by stubs, which load
-nothing. Prints a JSON object: the name of each graph -> null, or why it could not be built.
+nothing. What was compiled is kept in a folder, the argument, and restored from there. Prints a JSON object: the
+name of each graph -> null, or why it could not be built.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +19,7 @@ import test_cuda_attention
 from activated import gelu, network, on_cards, relu, silu, tanh
 
 from paren.plan.epilogue import epilogues_of
+from paren.runtime.cache import GraphCache
 from paren.runtime.cuda.attention_graphs import AttentionGraphs
 from paren.runtime.cuda.cudnn import Cudnn
 from paren.runtime.cuda.epilogue_graphs import EpilogueGraphs
@@ -67,7 +70,10 @@ def package_for(card: tuple[Any, ...]) -> ModuleType:
     described = cudnn.create_device_properties(json.dumps(properties))
 
     def pygraph(handle: object, **given: object) -> object:
-        return cudnn.pygraph(device_property=described, sm_version=capability // 10, **given)
+        graph = cudnn.pygraph(device_property=described, sm_version=capability // 10, **given)
+        read = graph.deserialize  # without a card there is no handle to give
+        graph.deserialize = lambda handle, data: read(data)
+        return graph
 
     known = vars(cudnn) | {"create_handle": lambda: None, "set_stream": lambda **_: None, "pygraph": pygraph}
     return cast(ModuleType, SimpleNamespace(**known))
@@ -89,13 +95,20 @@ def graphs(library: Cudnn) -> Iterator[tuple[str, object]]:
                     yield name, epilogues.graph(epilogue)
 
 
+def not_to_be_drawn() -> object:
+    raise AssertionError("it is not restored")
+
+
 def main() -> None:
     found: dict[str, str | None] = {}
     for card in CARDS:
-        library = Cudnn(package_for(card), 0, lambda size: 4096)
+        cache = GraphCache(Path(sys.argv[1]))
+        library, later = (Cudnn(package_for(card), 0, lambda size: 4096, cache, card[0]) for _ in range(2))
         for name, graph in graphs(library):
             try:
-                library.build(graph)
+                built = library.prepare(name, lambda graph=graph: graph)  # type: ignore[misc]
+                restored = later.prepare(name, not_to_be_drawn)
+                assert restored.graph.get_workspace_size() == built.graph.get_workspace_size()
                 found[f"{card[0]}: {name}"] = None
             except Exception as refusal:  # the package has exceptions of its own
                 found[f"{card[0]}: {name}"] = str(refusal)[:400]

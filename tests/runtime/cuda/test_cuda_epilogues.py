@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -11,7 +13,7 @@ import pytest
 from activated import Activation, distance, gelu, network, on_cards, relu, silu, tanh, values_of
 from emulated_card import emulated_device
 from fake_card import FakeCard
-from fake_cudnn import Package
+from fake_cudnn import Graph, Package
 from joined import join
 from plan_runs import run_plan
 
@@ -19,6 +21,7 @@ from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.plan.epilogue import ARITHMETIC, COMPARISONS, FUNCTIONS, OPERATIONS, Epilogue, epilogues_of
 from paren.plan.plan import Place, Plan
+from paren.runtime.cache import GraphCache
 from paren.runtime.cuda import cudnn
 from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
 from paren.runtime.cuda.device import CudaDevice
@@ -87,20 +90,90 @@ def test_every_operation_of_an_epilogue_is_one_of_the_graph() -> None:
 
 
 def test_a_package_that_does_not_work_is_done_without() -> None:
+    """One that is not there is no news, one of whose parts is missing is."""
     notes: list[str] = []
 
     class Broken(Package):
         def create_handle(self) -> Package:
             raise RuntimeError("libcudnn.so.9 is missing\nmore words")
 
-    def missing() -> ModuleType:
-        raise ImportError
+    def missing(name: str) -> Callable[[], Cudnn]:
+        def load() -> Cudnn:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
-    assert open_cudnn(lambda: cast(ModuleType, Broken()), 7, lambda size: 0, notes.append) is None
-    assert notes == ["cuDNN's package cannot be used: libcudnn.so.9 is missing"]
-    assert open_cudnn(missing, 7, lambda size: 0, notes.append) is None
-    assert len(notes) == 1
-    assert open_cudnn(lambda: cast(ModuleType, Package()), 7, lambda size: 0, notes.append) is not None
+        return load
+
+    assert open_cudnn(missing("cudnn"), notes.append) is None
+    assert notes == []
+    assert open_cudnn(lambda: cudnn_of(Broken()), notes.append) is None
+    assert open_cudnn(missing("cutlass"), notes.append) is None
+    assert notes == [
+        "cuDNN's package cannot be used: libcudnn.so.9 is missing",
+        "cuDNN's package cannot be used: No module named 'cutlass'",
+    ]
+    assert open_cudnn(lambda: cudnn_of(Package()), notes.append) is not None
+
+
+def test_graphs_are_compiled_once_for_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of another process; another target has its own, one that is damaged is built again, and nothing is
+    kept where files of paren's own changed."""
+    monkeypatch.setattr(cudnn, "own_digest", lambda *parts: "own")
+    plan = on_cards(network(gelu))
+    epilogue = epilogues_of(plan)[plan.epilogues[0]]
+
+    def started(target: str) -> tuple[Package, dict[int, Array]]:
+        package = Package()
+        library = Cudnn(cast(ModuleType, package), 7, lambda size: package.workspace, GraphCache(tmp_path), target)
+        graphs = EpilogueGraphs(library)
+        buffers = buffers_of(plan, epilogue)
+        graphs.prepare(epilogue)
+        graphs.run(epilogue, {id: int(array.ctypes.data) for id, array in buffers.items()})
+        return package, buffers
+
+    def compiled(package: Package) -> int:
+        return sum(bool(graph.operations) for graph in package.made)
+
+    first, wanted = started("H200 9.28")
+    assert (compiled(first), len(first.made)) == (1, 1)
+    again, found = started("H200 9.28")
+    assert (compiled(again), len(again.made)) == (0, 1)
+    for id, value in wanted.items():
+        np.testing.assert_array_equal(found[id], value)
+    other, _ = started("H200 9.29")
+    assert compiled(other) == 1
+    (kept, *_) = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    content = kept.read_bytes()
+    assert {path.parent.parent.name for path in tmp_path.rglob("*") if path.is_file()} == {"graphs"}
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(content[:-1])
+    damaged, found = started("H200 9.28")
+    assert compiled(damaged) == 1
+    for id, value in wanted.items():
+        np.testing.assert_array_equal(found[id], value)
+    monkeypatch.setattr(cudnn, "own_digest", lambda *parts: None)
+    for _ in range(2):
+        assert compiled(started("H200 9.28")[0]) == 1
+
+
+def test_what_the_package_no_longer_reads_or_does_not_write_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cudnn, "own_digest", lambda *parts: "own")
+    plan = on_cards(network(gelu))
+    epilogue = epilogues_of(plan)[plan.epilogues[0]]
+
+    def refuse(*given: object) -> None:
+        raise Package.Refusal("another format")
+
+    for part in ("serialize", "deserialize"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Graph, part, refuse)
+            for _ in range(2):
+                package = Package()
+                cache = GraphCache(tmp_path / part)
+                EpilogueGraphs(Cudnn(cast(ModuleType, package), 7, lambda size: 4096, cache, "H200")).prepare(epilogue)
+                assert any(graph.operations for graph in package.made)
 
 
 def test_the_version_belongs_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

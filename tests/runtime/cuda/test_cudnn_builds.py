@@ -87,7 +87,7 @@ def test_cudnn_builds_every_graph_without_a_card(tmp_path: Path) -> None:
         "CUDNN_FRONTEND_CUDART_LIB_NAME": str(tmp_path / "libcudart.so"),
         "PYTHONPATH": os.pathsep.join([str(HERE), str(TESTS), *sys.path]),
     }
-    command = [sys.executable, str(HERE / "cudnn_builds.py")]
+    command = [sys.executable, str(HERE / "cudnn_builds.py"), str(tmp_path / "cache")]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     found = json.loads(ended.stdout)
