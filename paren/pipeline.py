@@ -6,7 +6,7 @@
 | widening | graph -> graph: products of a type that the device does not multiply | `ir.verify` |
 | portions | graph -> graph: sums over the examples of a small graph in equal portions, for a CPU | `ir.verify` |
 | contractions | graph -> graph: operands in an order that products take | `ir.verify` |
-| joining | graph -> graph: gradients of attention side by side, where the device has a step for it | `ir.verify` |
+| concatenation | graph -> graph: gradients of attention side by side, where attention is a step | `ir.verify` |
 | alignment | graph -> graph: odd dimensions of products padded, where the device asks for it | `ir.verify` |
 | fused | graph -> groups of nodes that share a kernel, with reasons | |
 | lower | groups -> kernels and products over buffers | `plan.verify_kernel` |
@@ -32,8 +32,8 @@ from paren.ir.verify import verify
 from paren.passes.simplify import simplify
 from paren.plan.alignment import align_products
 from paren.plan.check import check_plan
+from paren.plan.concatenation import concatenate_gradients
 from paren.plan.contractions import normalise_contractions
-from paren.plan.joining import join_gradients
 from paren.plan.lower import lower
 from paren.plan.memory import NOTHING_HELD, Held, kernels_of, place
 from paren.plan.partial_sums import cut_column_sums
@@ -60,7 +60,7 @@ def prepare(graph: Graph, traits: Traits = CPU) -> Graph:
         graph = _verified(sum_in_portions, graph, "portions")
     graph = _verified(normalise_contractions, graph, "contractions")
     if traits.attends:
-        graph = _verified(join_gradients, graph, "joining")
+        graph = _verified(concatenate_gradients, graph, "concatenation")
     return _verified(align_products, graph, "alignment") if traits.aligns else graph
 
 

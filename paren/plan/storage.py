@@ -12,7 +12,7 @@ from typing import cast
 from paren.ir.graph import Graph, Node
 from paren.ir.types import DType
 from paren.plan.attention import AttentionCall, find_calls, is_attention, layout_of
-from paren.plan.joining import VIEWS
+from paren.plan.concatenation import VIEWS
 from paren.plan.product import Shape, View, contiguous, product_of, reshape_view
 from paren.text.errors import InternalError
 
@@ -253,9 +253,9 @@ def _operand_bases(storage: Storage, node: Node, must: set[int]) -> list[Node]:
 
 def _place_attention(storage: Storage, call: AttentionCall, outputs: set[int]) -> None:
     """Finds where the results go: each to a buffer of its own, or all gradients to that of the value they are in."""
-    joined = _joined(storage, call, outputs) if call.backward else None
-    if joined is not None:
-        views, chains = joined
+    beside = _concatenated(storage, call, outputs) if call.backward else None
+    if beside is not None:
+        views, chains = beside
         storage.stored[views[0].base.number] = views[0].base
         storage.attentions[views[0].base.number] = call
         storage.hidden |= chains
@@ -263,12 +263,12 @@ def _place_attention(storage: Storage, call: AttentionCall, outputs: set[int]) -
         storage.views |= {node.number: view for node, view in zip(results, views, strict=True)}
     for node in call.members:
         storage.attentions[node.number] = call
-        if joined is None:
+        if beside is None:
             storage.stored[node.number] = node
             storage.views[node.number] = View(node, contiguous(node.shape), 0)
 
 
-def _joined(storage: Storage, call: AttentionCall, outputs: set[int]) -> tuple[list[View], set[int]] | None:
+def _concatenated(storage: Storage, call: AttentionCall, outputs: set[int]) -> tuple[list[View], set[int]] | None:
     """Where the gradients of a step lie in a `concat` of nothing else, and the numbers of the nodes that vanish."""
     views, hidden = [], set()
     whole: Node | None = None

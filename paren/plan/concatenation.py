@@ -1,4 +1,4 @@
-"""Gradients of attention that are parts of one value, as those of a projection to q, k and v: joined, not added.
+"""Gradients of attention that are parts of one value, as those of a projection to q, k and v: side by side, not added.
 
 Where q, k and v are slices of one value, its gradient is a sum of three values, each padded with zeros to the size of
 the whole, and rounded to bfloat16, in which the three are already: the same as the three side by side, but for the sign
@@ -29,7 +29,7 @@ class _Part:
     end: int
 
 
-def join_gradients(graph: Graph) -> Graph:
+def concatenate_gradients(graph: Graph) -> Graph:
     """The graph with a `concat` for each such sum. Other nodes stay as they are."""
     if all(node.op.name != GRADIENT for node in graph.nodes):
         return graph
