@@ -145,8 +145,8 @@ def _check_needs(top: TopLevel, found: Mapping[str, Analysis]) -> None:
     products = {name for name, analysis in found.items() if analysis.kind == "product"}
     for head in _HEADS:
         for name, form in top.named(head).items():
-            if name not in found or not found[name].needs:
-                continue
+            if name not in found or found[name].kind != head.removeprefix("def") or not found[name].needs:
+                continue  # a second form of that name is a mistake already
             position = next(i for i, item in enumerate(form.items) if getattr(item, "name", "") == "needs")
             for symbol in _needs(form.items[position + 1]):
                 if symbol.name in NEEDED or symbol.name in products:
