@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from paren.data.digest import array_digest, digest_of, file_digest
 from paren.data.fields import ArraySplit, Column, cut_into_splits
+from paren.data.numpy_file import UNREADABLE
 from paren.data.paths import find_file, shown
 from paren.data.table import read_csv
 from paren.ir.op import Array
@@ -110,7 +110,7 @@ def _column(name: str, values: Array, kind: str, place: str) -> Column:
 def _load_numpy(path: Path, place: str, span: Span) -> Array:
     try:
         values: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except UNREADABLE as error:
         raise ParenError("E-DATA-006", f"{place} is not a NumPy array file: {_sentence(error)}", span) from None
     return values
 
@@ -119,7 +119,7 @@ def _load_npz(path: Path, place: str, span: Span) -> dict[str, Array]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, OSError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise ParenError("E-DATA-006", f"{place} is not a NumPy archive: {_sentence(error)}", span) from None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from paren.data.dataset import Chunk, Int64Array
 from paren.data.digest import digest_of, file_digest
+from paren.data.numpy_file import UNREADABLE
 from paren.data.paths import find_file, shown
 from paren.data.splits import split_ranges
 from paren.ir.op import Array
@@ -168,7 +169,7 @@ def _map_tokens(form: DataForm, key: str, path: Path, place: str) -> Array:
 def _map_numpy(form: DataForm, path: Path, place: str, span: Span) -> Array:
     try:
         stream: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ParenError("E-DATA-003", f"{place} is not a NumPy array file: {reason}", span) from None
     if stream.ndim != 1 or stream.dtype.kind not in "iu":

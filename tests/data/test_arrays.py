@@ -139,6 +139,17 @@ def test_wrong_files_are_named(opened: Opener) -> None:
         "E-DATA-006",
         "o.npy is not a NumPy array file: Array can't be memory-mapped: Python objects in dtype",
     )
+    whole = io.BytesIO()
+    np.save(whole, np.zeros(3, np.float32))
+    opened.write("header.npy", whole.getvalue().replace(b"}", b"{"))  # of which NumPy's reader says nothing of its own
+    code, message = of("header.npy")
+    assert (code, message.split(":")[0]) == ("E-DATA-006", "header.npy is not a NumPy array file")
+    packed = io.BytesIO()
+    np.savez_compressed(packed, y=np.arange(1000))
+    content = packed.getvalue()
+    opened.write("packed.npz", content[:300] + bytes(20) + content[320:])
+    code, message = of("packed.npz")
+    assert (code, message.split(":")[0]) == ("E-DATA-006", "packed.npz is not a NumPy archive")
     assert of("y.npz") == ("E-DATA-006", "y.npz is not a NumPy archive: File is not a zip file")
     code, message = of("y.parquet")
     assert (code, message.split(":")[0]) == ("E-DATA-006", "y.parquet is not a Parquet file")

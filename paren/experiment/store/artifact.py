@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from paren.data.numpy_file import UNREADABLE
 from paren.experiment.store.claims import not_writable
 from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
@@ -84,7 +85,7 @@ class Artifact:
             raise KeyError(name)
         try:
             values: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except UNREADABLE as error:
             raise damaged(self.folder, f"{name}.npy cannot be read as an array ({first_line(error)})") from None
         return values
 
