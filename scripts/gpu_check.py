@@ -38,7 +38,7 @@ from paren.runtime.executor import Executable
 from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
 from scripts import gpu_runs
-from scripts.gpu_epilogues import compare_ways
+from scripts.gpu_epilogues import compare_joined
 from scripts.gpu_graphs import KERNELS, SPAN, tensor
 from scripts.gpu_processes import Check, Checked, make_checks, run_part
 
@@ -81,7 +81,7 @@ def verbs(device: CudaDevice) -> Iterator[Check]:
             yield Check(name, partial(_attention, device, case, dtype))
     for rows, precision in ((1000, "float16"), (32768, "bfloat16")):
         name = f"products with their kernels in {precision}, {rows} rows"
-        yield Check(name, partial(compare_ways, device, rows, precision))
+        yield Check(name, partial(compare_joined, device, rows, precision))
 
 
 def _figures(device: CudaDevice, said: Said) -> None:

@@ -24,7 +24,7 @@ WIDTH, HIDDEN = 768, 3072  # GPT-2's
 FARTHEST = 0.02  # of the results' norm
 
 
-def compare_ways(device: CudaDevice, rows: int, precision: str, said: list[str]) -> None:
+def compare_joined(device: CudaDevice, rows: int, precision: str, said: list[str]) -> None:
     """A bias and gelu after a product, and gelu's gradient, by two steps and by one. Raises AssertionError where the
     results are further apart than roundings explain, or are not the same bits twice."""
     graph = _layer(rows, precision)

@@ -117,7 +117,7 @@ def test_products_with_their_kernels_are_compared_where_a_library_joins_them(
     device, card = emulated_device()
     card.able = able
     said: list[str] = []
-    gpu_epilogues.compare_ways(device, 24, "bfloat16", said)
+    gpu_epilogues.compare_joined(device, 24, "bfloat16", said)
     if able is None:
         assert [line.partition(" after ")[2].partition(":")[0] for line in said] == ["24 x 32 x 64"] * 2
     else:
