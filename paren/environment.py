@@ -56,7 +56,8 @@ VARIABLES = (
         "PAREN_CACHE",
         "a folder",
         "the user's cache folder of the system, `paren` in it",
-        "Where compiled kernels, plans, trained tokenizers and checks of data files are kept.",
+        "Where compiled kernels, plans, what was measured to be fastest, trained tokenizers and checks of data files "
+        "are kept.",
     ),
     Variable(
         "PAREN_DEVICES",

@@ -6,7 +6,7 @@ The order of the steps is the graph's; this pass adds only the copies that a sta
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -166,19 +166,24 @@ def _launch_may_share(step: Launch, read: int, written: int) -> bool:
 def _lifetimes(plan: Plan) -> dict[int, tuple[int, int]]:
     """First and last step that touches each buffer in use; outputs live to one past the last step, inputs from 0."""
     lifetimes: dict[int, tuple[int, int]] = {}
-    joined = set(plan.epilogues)
+    pairs = frozenset(plan.epilogues)
     for i, step in enumerate(plan.steps):
-        begin, end = i - (i - 1 in joined), i + (i in joined)
+        begin, end = _extent(i, pairs)
         for id in (*step.reads, *step.writes):
             first, _ = lifetimes.get(id, (begin, end))
             lifetimes[id] = (first, end)
-    end = len(plan.steps)
+    after = len(plan.steps)
     for id in plan.outputs.values():
-        lifetimes[id] = (lifetimes.get(id, (0, 0))[0], end)
+        lifetimes[id] = (lifetimes.get(id, (0, 0))[0], after)
     for buffer in plan.buffers:
         if buffer.place is not Place.ARENA and buffer.id in lifetimes:
-            lifetimes[buffer.id] = (0, end)
+            lifetimes[buffer.id] = (0, after)
     return lifetimes
+
+
+def _extent(number: int, pairs: Set[int]) -> tuple[int, int]:
+    """The first and last of the steps that a step may be one with; `pairs` are numbers of products with epilogues."""
+    return number - (number - 1 in pairs), number + (number in pairs)
 
 
 @dataclass
@@ -196,9 +201,9 @@ def _share(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Collection[
     that ends with it."""
     by_id = {buffer.id: buffer for buffer in plan.buffers}
     allocation_of: dict[int, Allocation] = {}
-    joined = set(plan.epilogues)
+    pairs = frozenset(plan.epilogues)
     for i, step in enumerate(plan.steps):
-        begin = i - (i - 1 in joined)
+        begin, _ = _extent(i, pairs)
         for written in step.writes:
             buffer = by_id[written]
             if buffer.place is not Place.ARENA or lifetimes[written][0] != begin or written in allocation_of:

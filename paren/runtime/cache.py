@@ -68,7 +68,7 @@ class Cache:
                 file.write(self._seal(key, content) + content)
             os.replace(temporary, path)
         except OSError as problem:
-            self._note(f"compiled {self.kind}s are not kept in {self.folder}: {problem.strerror}")
+            self._note(f"{self.kind}s are not kept in {self.folder}: {problem.strerror}")
             if temporary is not None:
                 with suppress(OSError):  # the note above says all there is to say
                     Path(temporary).unlink(missing_ok=True)

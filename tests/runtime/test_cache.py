@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_made_is_a_note(tmp_path: Path) -> None:
     compute(device)
     assert list(device.notes) == [
         f"the kernel cache {tmp_path / 'file'} cannot be read: Not a directory",
-        f"compiled kernels are not kept in {tmp_path / 'file'}: Not a directory",
+        f"kernels are not kept in {tmp_path / 'file'}: Not a directory",
     ]
 
 
@@ -77,7 +77,7 @@ def test_a_full_disk_is_a_note_and_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "replace", full)
     device = CpuDevice(1, tmp_path)
     compute(device)
-    assert list(device.notes) == [f"compiled kernels are not kept in {tmp_path}: No space left on device"]
+    assert list(device.notes) == [f"kernels are not kept in {tmp_path}: No space left on device"]
     assert files(tmp_path) == []
 
 
