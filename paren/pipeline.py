@@ -140,9 +140,11 @@ def _plan(graph: Graph, written_slots: Collection[str], planning: Planning, held
     if planning.patterns and traits.makes_again:
         plan = drop_cheap(plan, written_slots, held)
     if planning.budget is not None:
-        plan = fit(plan, planning.budget, written_slots, held, traits=traits)
+        plan = fit(plan, planning.budget, written_slots, held, prices=traits.prices)
     for kernel in kernels_of(plan).values():
         verify_kernel(kernel)
     placed = place(plan, written_slots, held, traits.epilogues)
+    if planning.budget is not None and placed.arena_bytes > planning.budget:
+        placed = place(plan, written_slots, held)  # nothing is run again for epilogues, nor refused
     check_plan(placed)
     return placed

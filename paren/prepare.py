@@ -48,7 +48,7 @@ from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
 
-JOINED = "joined products"  # of an identity: the forms, between spaces
+JOINED = "joined products"  # of an identity: `Joined.text`
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Preparation:
         candidate = replace(candidate, plans=plans)
         identity = {**self.identity, "stacking": candidate.stacking}
         if joined.forms:
-            identity[JOINED] = " ".join(joined.forms)
+            identity[JOINED] = joined.text
         return Prepared(
             identity=identity,
             data=self.splits(candidate),
@@ -153,7 +153,7 @@ class Preparation:
         """Which products are one step with the kernel after them."""
         if stored is None:
             return choose_joined(self.device, plan, self.cache, self.view.notice)
-        return restore_joined(self.device, plan, str(stored.get(JOINED, "")).split())
+        return restore_joined(self.device, plan, str(stored.get(JOINED, "")))
 
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""

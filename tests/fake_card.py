@@ -38,7 +38,7 @@ class FakeCard:
         self._functions = functions
         self._lazy = lazy
         self.able: Collection[str] | None = ()  # forms of epilogues that it joins; None: all
-        self._made: set[str] = set()  # forms whose programs the library has made
+        self.made: set[str] = set()  # forms whose programs the library has made
         self._lock = threading.RLock()
         self._waiting: list[Callable[[], object]] = []
         self._given = 0
@@ -112,13 +112,13 @@ class FakeCard:
 
     def joins(self, epilogue: Epilogue) -> bool:
         able = self.able is None or epilogue.form in self.able
-        if epilogue.form not in self._made:
+        if epilogue.form not in self.made:
             self._outside()
-            self._made |= {epilogue.form} if able else set()
+            self.made |= {epilogue.form} if able else set()
         return able
 
     def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
-        assert epilogue.form in self._made
+        assert epilogue.form in self.made
         assert all(addresses[id] % 16 == 0 for id in epilogue.buffers)
         self._start("join", lambda: join(epilogue, lambda id, size, dtype: _memory(addresses[id], size, dtype)))
 

@@ -4,7 +4,7 @@ degree of stacking, or how many steps a product and the kernel after it are."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -31,8 +31,14 @@ def form_key(form: str, *device: object) -> str:
 
 def recall(folder: Path, key: str, notice: Callable[[str], None]) -> int | None:
     """The number that was remembered, if there is one. A file that cannot be understood is said, and holds none."""
-    number = _read(folder, notice).get(key)
-    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+    return recall_all(folder, [key], notice).get(key)
+
+
+def recall_all(folder: Path, keys: Collection[str], notice: Callable[[str], None]) -> dict[str, int]:
+    """The same for several, those that were remembered by their keys."""
+    kept = _read(folder, notice) if keys else {}
+    found = {key: kept.get(key) for key in keys}
+    return {key: n for key, n in found.items() if isinstance(n, int) and not isinstance(n, bool) and n > 0}
 
 
 def remember(folder: Path, key: str, number: int) -> None:

@@ -3,11 +3,12 @@ faster. It shows in bits, as roundings differ, so it is a part of what a run is:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paren.forecast.choices import form_key, recall, remember
+from paren.forecast.choices import form_key, recall_all, remember
 from paren.forecast.trial import time_epilogues
 from paren.plan.decision import Decision, Pattern
 from paren.plan.epilogue import Epilogue, epilogues_of
@@ -23,19 +24,30 @@ CONTINUED = "as the run began"
 
 @dataclass(frozen=True)
 class JoinedProducts:
-    """`forms` of epilogues that are one step with their products, and a decision for each epilogue of the plan."""
+    """`forms` of epilogues that are one step with their products -> how many the plan has of each, and a decision for
+    each epilogue of the plan."""
 
-    forms: tuple[str, ...]
+    forms: Mapping[str, int]
     decisions: tuple[Decision, ...]
+
+    @property
+    def text(self) -> str:
+        """What decides about bits: the forms with their numbers, which may be lower where memory is short."""
+        return " ".join(f"{form}x{count}" for form, count in self.forms.items())
 
 
 def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str], None]) -> JoinedProducts:
     """Measures what is not remembered yet. Raises E-MEM-002 where a library has no memory for it."""
-    able = {form: each for form, each in _forms(plan).items() if device.joins(each)}
-    keys = {form: form_key(form, device.name, device.target) for form in able}
-    chosen = {form: recall(cache, key, notice) for form, key in keys.items()}
-    reasons = {form: REMEMBERED for form, number in chosen.items() if number in (ONE, TWO)}
-    unknown = [each for form, each in able.items() if form not in reasons]
+    epilogues = _forms(plan)
+    keys = {form: form_key(form, device.name, device.target) for form in epilogues}
+    remembered = recall_all(cache, keys.values(), notice)
+    chosen = {form: remembered[key] for form, key in keys.items() if remembered.get(key) in (ONE, TWO)}
+    reasons = dict.fromkeys(chosen, REMEMBERED)
+    for form, each in epilogues.items():  # a library takes its time to make what two steps do not need
+        if chosen.get(form) != TWO and not device.joins(each):
+            chosen.pop(form, None)
+            reasons[form] = MISSING
+    unknown = [each for form, each in epilogues.items() if form not in reasons]
     timed = time_epilogues(device, plan, unknown) if unknown else {}
     for form, (two, one) in timed.items():
         number = ONE if one < WORTH * two else TWO
@@ -45,11 +57,12 @@ def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str
     return _joined(plan, [form for form, number in chosen.items() if number == ONE], reasons)
 
 
-def restore_joined(device: Device, plan: Plan, stored: Collection[str]) -> JoinedProducts:
-    """The forms that a checkpoint or the first rank has, as far as the device can. Nothing is measured."""
+def restore_joined(device: Device, plan: Plan, stored: str) -> JoinedProducts:
+    """The forms in the text of a checkpoint or of the first rank, as far as the device can. Nothing is measured."""
     forms = _forms(plan)
-    lost = [form for form, each in forms.items() if form in stored and not device.joins(each)]
-    kept = [form for form in forms if form in stored and form not in lost]
+    wanted = {part.partition("x")[0] for part in stored.split()}
+    lost = [form for form, each in forms.items() if form in wanted and not device.joins(each)]
+    kept = [form for form in forms if form in wanted and form not in lost]
     return _joined(plan, kept, {form: CONTINUED for form in forms if form not in lost})
 
 
@@ -59,8 +72,10 @@ def _forms(plan: Plan) -> dict[str, Epilogue]:
 
 def _joined(plan: Plan, forms: Collection[str], reasons: Mapping[str, str]) -> JoinedProducts:
     """`reasons` by form, where it is not that the device cannot."""
-    decisions = []
-    for epilogue in epilogues_of(plan).values():
-        reason = reasons.get(epilogue.form, MISSING)
-        decisions.append(Decision(Pattern.EPILOGUE, epilogue.form in forms, reason, epilogue.launch.spans[-1]))
-    return JoinedProducts(tuple(sorted(forms)), tuple(decisions))
+    epilogues = epilogues_of(plan).values()
+    counts = Counter(epilogue.form for epilogue in epilogues if epilogue.form in forms)
+    decisions = [
+        Decision(Pattern.EPILOGUE, each.form in forms, reasons.get(each.form, MISSING), each.launch.spans[-1])
+        for each in epilogues
+    ]
+    return JoinedProducts(dict(sorted(counts.items())), tuple(decisions))

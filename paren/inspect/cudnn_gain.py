@@ -26,8 +26,10 @@ def what_cudnn_changes(program: Program, plans: Plans, limits: Limits | None) ->
         text = "with the extra cudnn attention writes where the plan wants it"
         found.append(f"{text}: {show_bytes(moved)} of copies a step less{_seconds(moved, limits)}")
     if spared:
-        text = f"with the extra cudnn {len(epilogues)} products of a call are one step with the kernel after them"
-        found.append(f"{text}, if that is faster: {show_bytes(spared)} less to move a step{_seconds(spared, limits)}")
+        several = f"{len(epilogues)} products of a call are one step with the kernel after them"
+        text = several if len(epilogues) > 1 else "1 product of a call is one step with the kernel after it"
+        less = f"{show_bytes(spared)} less to move a step{_seconds(spared, limits)}"
+        found.append(f"with the extra cudnn {text}, if that is faster: {less}")
     return tuple(found)
 
 

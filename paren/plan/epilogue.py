@@ -24,6 +24,7 @@ from paren.plan.plan import Buffer, Launch, Place, Plan, Product, Step
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt"})
 FUNCTIONS = frozenset({"tanh", "erf", "sin", "cos"})
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+ALIGNED = 16  # bytes; libraries take operands as lying so
 OPERATIONS = ARITHMETIC | FUNCTIONS | COMPARISONS | {"where", "cast"}
 
 
@@ -54,7 +55,7 @@ class Epilogue:
         product = self.product
         layout = [(matrix.leading, matrix.transposed, matrix.offset) for matrix in (product.a, product.b)]
         content = (product.m, product.n, product.k, layout, self.dtypes, self.launch.kernel.digest, self.reaches)
-        return hashlib.sha256(repr((content, self.keeps)).encode()).hexdigest()[:12]
+        return hashlib.sha256(repr((content, self.result, self.keeps)).encode()).hexdigest()[:12]
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -104,6 +105,8 @@ def _fits(product: Product, launch: Launch, buffers: Mapping[int, Buffer]) -> bo
     a, b, c = (buffers[matrix.buffer] for matrix in (product.a, product.b, product.c))
     size = product.m * product.n
     if product.accumulate or prod(product.batch) != 1 or not (a.type.dtype is b.type.dtype and a.type.dtype.is_short):
+        return False
+    if any(matrix.offset * a.type.dtype.bytes % ALIGNED for matrix in (product.a, product.b)):
         return False
     whole = product.c.offset == 0 and product.c.leading == product.n and c.type.size == size
     if not whole or c.place is not Place.ARENA or launch.reads.count(c.id) != 1 or c.id in launch.writes:
@@ -175,7 +178,7 @@ def _is_elementwise(kernel: Kernel, stage: Stage) -> bool:
                 constants.add(result)
                 types[result] = dtype
             case Load(result, access, dtype):
-                if not (access.is_affine and dtype.is_float):
+                if not (access.is_affine and dtype.is_float and kernel.parameters[access.parameter].reads):
                     return False
                 types[result] = dtype
             case Compute(result, op, args, dtype):
@@ -184,7 +187,7 @@ def _is_elementwise(kernel: Kernel, stage: Stage) -> bool:
                 types[result] = dtype
                 computed.add(result)
             case Store(access, value):
-                if not access.is_affine or value not in computed:
+                if not access.is_affine or value not in computed or not types[value].is_float:
                     return False
             case _:
                 return False
@@ -192,8 +195,13 @@ def _is_elementwise(kernel: Kernel, stage: Stage) -> bool:
 
 
 def _is_known(op: str, args: Sequence[int], dtype: DType, types: Mapping[int, DType], constants: set[int]) -> bool:
-    if op in ("maximum", "minimum"):
-        return len(constants.intersection(args)) == 1
-    if all(arg in constants for arg in args):
+    """Whether an operation is one that libraries have. Values are compared with constants only: where they are equal
+    to one another may depend on the rounding that is left out."""
+    first, *others = args
+    floats = others if op == "where" else args
+    if not all(types[arg].is_float for arg in floats) or (op == "where" and first in constants):
         return False
-    return op in OPERATIONS and (op != "cast" or (dtype.is_float and types[args[0]].is_float))
+    fixed = sum(arg in constants for arg in args)
+    if op in COMPARISONS or op in ("maximum", "minimum"):
+        return fixed == 1
+    return fixed < len(args) and op in OPERATIONS and (op != "cast" or dtype.is_float)

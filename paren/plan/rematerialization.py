@@ -12,7 +12,7 @@ from paren.plan.decision import Decision, Pattern
 from paren.plan.memory import NOTHING_HELD, Held, busiest_step, place, top_steps
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
-from paren.plan.traits import CPU, Prices, Traits
+from paren.plan.traits import CPU, Prices
 
 TO_FIT = "steps run again to fit"  # in the reason of a decision that a budget forced
 WORTH = 0.01  # of the arena: less is not worth the work
@@ -60,11 +60,11 @@ def fit(
     written_slots: Collection[str] = (),
     held: Held = NOTHING_HELD,
     kept: Kept = Kept(),
-    traits: Traits = CPU,
+    prices: Prices = CPU.prices,
 ) -> Plan:
     """The unplaced plan with values made again, the cheapest by byte first, until its arena takes at most `budget`
     bytes, or until there is nothing left that helps. `written_slots` and `held` as for `place`."""
-    now = place(plan, written_slots, held, traits.epilogues)
+    now = place(plan, written_slots, held)
     start, best = now.arena_bytes, plan
     seconds, more = 0.0, 1
     for _ in range(ROUNDS):
@@ -72,11 +72,11 @@ def fit(
         if excess <= 0:
             break
         uses, busiest = uses_of(best), busiest_step(now, top_steps(now))
-        candidates = _candidates(best, uses, kept, traits.prices)
+        candidates = _candidates(best, uses, kept, prices)
         found = [c for c in candidates if uses.touching[c.again.value][0] < busiest < c.again.before]
         chosen = _compatible(found, more * excess)
         changed = _apply(best, chosen)
-        after = place(changed, written_slots, held, traits.epilogues)
+        after = place(changed, written_slots, held)
         if after.arena_bytes < now.arena_bytes:
             seconds += sum(candidate.seconds for candidate in chosen)
             best, now = changed, after

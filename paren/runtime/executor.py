@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -81,9 +81,9 @@ class Executable:
         self._arena: AnyBytes | None = None
         self._alone = [self._task(step) for step in plan.steps]
         self._tasks = list(self._alone)
-        for number, epilogue in epilogues_of(plan).items():
-            if epilogue.form in joined:
-                self._tasks[number : number + 2] = device.join(epilogue, self._cells)
+        self._joined = {n: each for n, each in epilogues_of(plan).items() if each.form in joined}
+        for number, epilogue in self._joined.items():
+            self._tasks[number : number + 2] = device.join(epilogue, self._cells)
         self._run = device.sequence(self._tasks)
         self.observer: Observer | None = None
 
@@ -124,13 +124,19 @@ class Executable:
         """
         self.bind(state, inputs, arena)
         first: NonFinite | None = None
-        for number, (step, task) in enumerate(zip(self.plan.steps, self._alone, strict=True)):
+        finite: set[int] = set()
+        for number, tasks in self._searched():
+            if number + 1 in finite:
+                continue
+            step = self.plan.steps[number]
             read = {id_: np.array(self._cells[id_].array) for id_ in self._overwritten(step)}
-            self.device.sequence([task])()
+            for task in tasks:
+                self.device.sequence([task])()
             self.device.synchronise()
             written = {self._buffers[id_].name: np.asarray(self._cells[id_].array) for id_ in step.writes}
             bad = [name for name, array in written.items() if holds_floats(array) and not np.isfinite(array).all()]
             if not bad:
+                finite.add(number)
                 continue
             read |= {id_: np.asarray(self._cells[id_].array) for id_ in step.reads if id_ not in read}
             stored = {self._buffers[id_].name: array for id_, array in read.items()}
@@ -142,6 +148,22 @@ class Executable:
                 return found
             first = first or found
         return first
+
+    def _searched(self) -> Iterator[tuple[int, tuple[Task, ...]]]:
+        """The steps in the order in which a search goes through them, with what it runs to have their results. A launch
+        comes before the product that is one step with it, if nobody else wants that product's result: the step neither
+        leaves nor rounds it, so it is looked at only where the launch's are not finite."""
+        for number, alone in enumerate(self._alone):
+            one = self._tasks[number]
+            if number not in self._joined:
+                if number - 1 not in self._joined:
+                    yield number, (alone,)
+            elif self._joined[number].keeps:
+                yield number, (one,)
+                yield number + 1, (one,)
+            else:
+                yield number + 1, (alone, one)
+                yield number, (alone,)
 
     def _overwritten(self, step: Step) -> list[int]:
         """The buffers that a step reads and that do not outlast it: what it writes lies in the same place."""

@@ -7,20 +7,36 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from activated import HIDDEN, ROWS, WIDTH, Activation, distance, gelu, network, on_cards, relu, silu, tanh, values_of
+from activated import (
+    HIDDEN,
+    ROWS,
+    WIDTH,
+    Activation,
+    constant,
+    distance,
+    gelu,
+    network,
+    on_cards,
+    relu,
+    silu,
+    tanh,
+    values_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from joined import join
-from networks import batch, linear, matmul, over_rows, reduce_last, state
+from networks import batch, emit, linear, matmul, over_rows, reduce_last, state
 from plan_runs import run_plan
 
 from paren.ir.evaluate import evaluate
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array
 from paren.passes.precision import set_precision
+from paren.pipeline import Planning, plan_graph
 from paren.plan.check import check_plan
 from paren.plan.epilogue import Epilogue, Reach, epilogues_of, find_epilogues
-from paren.plan.plan import Place, Plan
+from paren.plan.plan import Place, Plan, Product
+from paren.plan.traits import CUDA
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
@@ -127,6 +143,80 @@ def test_a_kernel_that_does_more_than_elements_is_not_joined() -> None:
     for work, reach in ((by_row, Reach.ROWS), (added, Reach.MATRIX)):
         (epilogue,) = epilogues_of(made(work)).values()
         assert reach in [each for number, each in enumerate(epilogue.reaches) if number != epilogue.result]
+
+
+def test_forms_tell_which_parameter_is_the_result() -> None:
+    """A gate after either of its products: the same kernel, with the other of its two matrices from the product."""
+    builder = Builder("gated")
+    x = batch(builder, "x", ROWS, WIDTH)
+    for number in range(2):
+        first, second = (matmul(builder, x, state(builder, f"{name}{number}", WIDTH, WIDTH)) for name in "wv")
+        gate, other = (first, second) if number else (second, first)
+        x = builder.apply("mul", silu(builder, gate), other)
+    last = matmul(builder, x, state(builder, "last", WIDTH, WIDTH))
+    plan = on_cards(set_precision(builder.graph({"y": last}), "bfloat16"))
+    first, second = list(epilogues_of(plan).values())[:2]
+    assert first.launch.kernel.digest == second.launch.kernel.digest
+    assert {first.result, second.result} == {0, 1}
+    assert first.form != second.form
+
+
+def plan_of(work: Callable[[Builder, Node], Mapping[str, Node]]) -> Plan:
+    """Of what is made of a product."""
+    builder = Builder("product")
+    product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
+    return on_cards(set_precision(builder.graph(dict(work(builder, product))), "bfloat16"))
+
+
+def test_what_depends_on_the_rounding_itself_is_not_joined() -> None:
+    """Whether values are equal to one another, as to their maximum, which was taken of rounded ones."""
+
+    def compared(builder: Builder, x: Node) -> Mapping[str, Node]:
+        equal = builder.apply("eq", x, batch(builder, "other", ROWS, HIDDEN))
+        return {"y": builder.apply("where", equal, x, constant(builder, x, 0.0))}
+
+    def clipped(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {
+            "y": builder.apply("where", builder.apply("gt", x, constant(builder, x, 0.5)), x, builder.apply("neg", x))
+        }
+
+    assert plan_of(compared).epilogues == ()
+    assert len(plan_of(clipped).epilogues) == 1
+
+
+def test_a_kernel_that_stores_what_libraries_do_not_have_is_not_joined() -> None:
+    def flags(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {"flags": builder.apply("gt", x, constant(builder, x, 0.5)), "y": builder.apply("tanh", x)}
+
+    assert plan_of(flags).epilogues == ()
+
+
+def test_operands_that_do_not_lie_on_16_bytes_are_not_joined() -> None:
+    """A part of the columns of another value."""
+
+    def made(begin: int) -> Plan:
+        builder = Builder("part")
+        x = builder.apply("tanh", batch(builder, "x", ROWS, 3 * WIDTH))
+        part = emit(builder, "slice", x, start=(0, begin), stop=(ROWS, begin + WIDTH), step=(1, 1))
+        y = builder.apply("tanh", matmul(builder, part, state(builder, "w", WIDTH, HIDDEN)))
+        return on_cards(set_precision(builder.graph({"x": x, "y": y}), "bfloat16"))
+
+    for begin in (0, 8, 12):
+        plan = made(begin)
+        offsets = [step.a.offset * 2 for step in plan.steps if isinstance(step, Product)]
+        assert len(plan.epilogues) == sum(offset % 16 == 0 for offset in offsets), (begin, offsets)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 4000])
+def test_a_plan_that_is_short_of_memory_does_without(rows: int) -> None:
+    """Nothing is computed again for them, and what fits without them still fits."""
+    graph = network(gelu, rows, 4 * HIDDEN)
+    joined = plan_graph(graph, planning=Planning(traits=CUDA))
+    plain = plan_graph(graph, planning=Planning(traits=replace(CUDA, epilogues=False)))
+    assert plain.arena_bytes < joined.arena_bytes
+    for budget in (plain.arena_bytes, joined.arena_bytes - 1):
+        assert plan_graph(graph, planning=Planning(budget=budget, traits=CUDA)) == plain
+    assert plan_graph(graph, planning=Planning(budget=joined.arena_bytes, traits=CUDA)) == joined
 
 
 def test_products_of_float32_and_sums_over_microbatches_are_not_joined() -> None:

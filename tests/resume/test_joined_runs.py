@@ -19,10 +19,12 @@ import paren
 from paren import run
 from paren.api import Experiment
 from paren.inspect.explain import REPORT
+from paren.plan import epilogue, memory
 from paren.plan.decision import Pattern
 from paren.plan.epilogue import Epilogue
 from paren.runtime.cuda.device import CudaDevice
 from paren.text.errors import ParenError
+from paren.train.progress import Silent
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def start(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         card.able = able
         compared: list[str] = []
 
-        def compare(self: CudaDevice, epilogue: Epilogue, cells: object) -> tuple[float, float]:
-            compared.append(epilogue.form)
+        def compare(self: CudaDevice, each: Epilogue, cells: object) -> tuple[float, float]:
+            compared.append(each.form)
             return seconds
 
         with pytest.MonkeyPatch.context() as patch:
@@ -102,12 +104,35 @@ def test_the_faster_way_is_measured_once_and_remembered(start: Start, tmp_path: 
     assert first.joined == second.joined > 0
     assert state(tmp_path / "first") == state(tmp_path / "second")
     forms = str(identity(tmp_path / "first")["joined products"]).split()
-    assert forms == sorted(first.compared)
+    assert forms == [f"{form}x2" for form in sorted(first.compared)]  # two layers
     assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "first")} == {
         (True, "1e+03 ms as one step, 2e+03 ms as two")
     }
     assert {each["reason"] for each in decisions(tmp_path / "second")} == {"as an earlier run measured"}
     assert sum(int(str(each["count"])) for each in decisions(tmp_path / "second")) == 6  # two layers
+
+
+def test_what_is_remembered_to_be_slower_is_not_made_again(start: Start) -> None:
+    """A library takes its time to make the program of a form."""
+    assert len(start("slower", 2, seconds=(1.0, 2.0)).card.made) == 3
+    assert start("again", 2).card.made == set()
+
+
+def test_damaged_choices_are_told_once(start: Start, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class View(Silent):
+        def notice(self, text: str) -> None:
+            said.append(text)
+
+    cache = tmp_path / "cache" / "choices.json"
+    cache.parent.mkdir()
+    cache.write_bytes(b"{")
+    assert len(start("out", 2, progress=View()).compared) == 3
+    assert [text for text in said if text.startswith(str(cache))] == [
+        f"{cache} is damaged, so its choices are made again"
+    ]
+    assert len(json.loads(cache.read_bytes())) == 3
 
 
 def test_what_is_not_faster_stays_two_steps(start: Start, tmp_path: Path) -> None:
@@ -146,6 +171,22 @@ def test_a_resumed_run_goes_on_as_it_began(joined: bool, start: Start, tmp_path:
     assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "cut")} == {(joined, "as the run began")}
     assert state(tmp_path / "cut") == state(tmp_path / "whole")
     assert identity(tmp_path / "cut") == identity(tmp_path / "whole")
+
+
+def test_a_resume_whose_plan_joins_fewer_is_refused(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it may where less memory is free. The forms are the same, and the bits are not."""
+    start("out", 3)
+    forms = str(identity(tmp_path / "out")["joined products"])
+    found = epilogue.find_epilogues
+    monkeypatch.setattr(memory, "find_epilogues", lambda steps, buffers: found(steps, buffers)[1:])
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "other"))  # other plans
+    with pytest.raises(ParenError) as caught:
+        start("out", 5, resume="latest")
+    assert caught.value.code == "E-CKPT-007"
+    fewer = caught.value.message.removesuffix(" here").split(f"joined products {forms} there and ")[1]
+    assert sorted(part.partition("x")[2] for part in fewer.split()) == ["1", "2", "2"]
 
 
 def test_a_library_that_no_longer_joins_is_no_silent_change(start: Start, tmp_path: Path) -> None:

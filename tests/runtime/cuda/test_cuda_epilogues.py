@@ -10,17 +10,37 @@ from typing import cast
 
 import numpy as np
 import pytest
-from activated import Activation, distance, gelu, network, on_cards, relu, silu, tanh, values_of
+from activated import (
+    HIDDEN,
+    ROWS,
+    WIDTH,
+    Activation,
+    constant,
+    distance,
+    gelu,
+    network,
+    on_cards,
+    relu,
+    silu,
+    tanh,
+    values_of,
+)
 from emulated_card import emulated_device
 from fake_card import FakeCard
 from fake_cudnn import Graph, Package
 from joined import join
+from networks import batch, matmul, state
 from plan_runs import run_plan
 
+from paren.ir.graph import Builder, Node
 from paren.ir.op import Array
 from paren.ir.types import DType
+from paren.passes.precision import set_precision
+from paren.pipeline import prepare
 from paren.plan.epilogue import Epilogue, epilogues_of
 from paren.plan.plan import Place, Plan
+from paren.plan.traits import CUDA
+from paren.runtime.array import DeviceArray
 from paren.runtime.cache import GraphCache
 from paren.runtime.cuda import cudnn
 from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
@@ -216,6 +236,54 @@ def test_the_device_joins_the_forms_that_it_is_told() -> None:
     assert not all(np.array_equal(half[name], one[name]) for name in one)
 
 
+def bound(device: CudaDevice, values: dict[str, Array]) -> dict[str, DeviceArray]:
+    """Values in the memory of a device."""
+    state = {}
+    for name, value in values.items():
+        state[name] = device.allocate(max(value.nbytes, 64))[: value.nbytes].view(value.dtype).reshape(value.shape)
+        state[name][...] = value
+    return state
+
+
+def left_range(builder: Builder, x: Node) -> Node:
+    """Finite where x is not rounded to float16: 1 at infinity as at large numbers."""
+    return builder.apply("tanh", builder.apply("mul", x, constant(builder, x, 1e-5)))
+
+
+def broken_later(builder: Builder, x: Node) -> Node:
+    return builder.apply("log", builder.apply("sub", left_range(builder, x), constant(builder, x, 7.0)))
+
+
+@pytest.mark.parametrize(
+    ("activation", "joined", "kept", "operation"),
+    [
+        (left_range, False, False, "contract"),
+        (left_range, True, False, None),
+        (left_range, True, True, "contract"),
+        (broken_later, True, False, "log"),
+        (gelu, True, False, "contract"),
+    ],
+)
+def test_the_search_for_what_is_not_finite_sees_what_the_run_computed(
+    activation: Activation, joined: bool, kept: bool, operation: str | None
+) -> None:
+    """Products that leave the range of float16 are not at fault where they are never rounded to it."""
+    builder = Builder("network")
+    product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
+    last = state(builder, "last", HIDDEN, WIDTH)
+    outputs = {"y": matmul(builder, activation(builder, product), last)}
+    if kept:
+        outputs["z"] = matmul(builder, product, last)
+    graph = set_precision(builder.graph(outputs), "float16")
+    plan = on_cards(graph)
+    device, _ = joining()
+    values = bound(device, {name: np.full_like(value, 200) for name, value in values_of(graph).items()})
+    found = Executable(device, plan, forms_of(plan) if joined else ()).first_nonfinite(
+        values, values, device.allocate(plan.arena_bytes), prepare(graph, CUDA)
+    )
+    assert (None if found is None else found.operation) == operation
+
+
 def test_later_runs_are_captured_and_join_too() -> None:
     graph = network(gelu)
     plan = on_cards(graph)
@@ -223,14 +291,10 @@ def test_later_runs_are_captured_and_join_too() -> None:
     first = run_plan(device, plan, values_of(graph), forms_of(plan))
     assert card.captures == 0
     executable = Executable(device, plan, forms_of(plan))
-    state = {}
-    for name, value in values_of(graph).items():
-        array = device.allocate(max(value.nbytes, 64))[: value.nbytes].view(value.dtype).reshape(value.shape)
-        array[...] = value
-        state[name] = array
+    arrays = bound(device, values_of(graph))
     arena = device.allocate(plan.arena_bytes)
     for _ in range(3):
-        found = executable.run(state, state, arena)
+        found = executable.run(arrays, arrays, arena)
         for name, value in first.items():
             np.testing.assert_array_equal(np.asarray(found[name]), value)
     assert card.captures == 1
