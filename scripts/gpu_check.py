@@ -363,16 +363,19 @@ def ranks(device: CudaDevice) -> Iterator[Check]:
 
 
 def speed(_: CudaDevice | None) -> Iterator[Check]:
-    """The workloads against their peers, one round each, most wanted first; the figures are in `bench/results/`."""
+    """The workloads against their peers, one round each, most wanted first; the figures are in `bench/results/`. Where
+    the time of the first of them goes."""
     for workload in COMPARED:
-        yield Check(f"comparisons of {workload}", partial(_compare, workload))
+        given = (workload, "--device", "cuda", "--rounds", "1", "--again", "0", "--patience", "2")
+        yield Check(f"comparisons of {workload}", partial(_run, ("bench/compare.py", *given)))
+        if workload == COMPARED[0]:
+            yield Check("where the time of a step goes", partial(_run, ("-m", "scripts.gpu_profile", "--top", "40")))
 
 
-def _compare(workload: str, said: Said) -> None:
+def _run(arguments: Sequence[str], said: Said) -> None:
     """What it prints comes as it is printed: little is lost if there is not enough time."""
-    command = [sys.executable, "bench/compare.py", workload, "--device", "cuda", "--rounds", "1", "--again", "0"]
-    done = subprocess.run([*command, "--patience", "2"], cwd=ROOT, check=False)
-    require(done.returncode == 0, f"bench/compare.py ended with {done.returncode}")
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, check=False)
+    require(done.returncode == 0, f"{' '.join(arguments[:2])} ended with {done.returncode}")
 
 
 PARTS: dict[str, Callable[[CudaDevice], Iterator[Check]]] = {
