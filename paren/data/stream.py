@@ -16,7 +16,7 @@ from paren.data.paths import find_file, shown
 from paren.data.splits import split_ranges
 from paren.ir.op import Array
 from paren.ir.program import DataForm
-from paren.text.errors import InternalError, ParenError
+from paren.text.errors import InternalError, ParenError, first_line
 from paren.text.source import Span
 
 CHUNK = 1 << 20
@@ -170,7 +170,7 @@ def _map_numpy(form: DataForm, path: Path, place: str, span: Span) -> Array:
     try:
         stream: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise ParenError("E-DATA-003", f"{place} is not a NumPy array file: {reason}", span) from None
     if stream.ndim != 1 or stream.dtype.kind not in "iu":
         shape = " ".join(map(str, stream.shape))

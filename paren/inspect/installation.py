@@ -8,6 +8,7 @@ import platform
 import re
 
 from paren.inspect.examination import FAIL, NOTE, PASS, Row
+from paren.text.errors import first_line
 
 PYTHON = (3, 11)
 TORCH = (2, 10)
@@ -35,9 +36,7 @@ def check_torch() -> Row:
     try:
         import torch  # takes over a second
     except (ImportError, OSError) as error:
-        return Row(
-            "torch", FAIL, f"cannot be loaded: {(str(error).splitlines() or [type(error).__name__])[0]}", "E-DEV-103"
-        )
+        return Row("torch", FAIL, f"cannot be loaded: {first_line(error)}", "E-DEV-103")
     return judge_torch(str(torch.__version__), getattr(torch.version, "hip", None))
 
 

@@ -11,6 +11,7 @@ from experiment.studies import Shown, files_below, states, write_study
 
 import paren
 from paren import api
+from paren.experiment import job_analysis
 from paren.text.errors import ParenError
 
 FUNCTIONS = """import matplotlib.pyplot as plt
@@ -265,3 +266,8 @@ def test_a_plot_over_jobs_that_fails_is_told_once(tmp_path: Path) -> None:
     assert [len(each) for each in notes] == [2, 1]
     assert re.fullmatch(f"over the cohort of {', '.join(configurations)}", notes[0][1]) is not None
     assert set(states(out).values()) == {"done"}
+
+
+def test_of_many_cohorts_some_are_named() -> None:
+    (note,) = job_analysis._named(["runs/a", "runs/b", "runs/c", "runs/d", "runs/e"])
+    assert note.message == "over the cohort of runs/a, runs/b, runs/c and 2 more"

@@ -238,6 +238,11 @@ def test_two_sources_of_ranks_that_contradict_each_other(variables: dict[str, st
     assert refused("E-DP-009", variables).message == message
 
 
+def test_a_port_that_is_none_says_how_torchrun_gets_one() -> None:
+    fix = refused("E-DP-009", {**torchrun(0, 2, 2), "MASTER_PORT": "0"}).fix
+    assert fix == "start torchrun with --standalone, or with --master-port and a number from 1 to 65535"
+
+
 def test_microbatches_are_split_evenly_or_the_nearest_numbers_of_ranks_are_named() -> None:
     assert [split_evenly(8, ranks) for ranks in (1, 2, 4, 8)] == [8, 4, 2, 1]
     with pytest.raises(ParenError) as caught:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from activated import gelu, network, on_cards
 from fake_probes import FakeProbes
 
+from paren.plan.epilogue import epilogues_of
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.device import Device, open_device
 from paren.text.codes import CODES
-from paren.text.errors import ParenError
+from paren.text.errors import InternalError, ParenError
 
 
 def test_the_cpu(tmp_path: Path) -> None:
@@ -27,6 +29,18 @@ def test_the_number_of_threads_has_a_default() -> None:
 def test_the_reference() -> None:
     device: Device = open_device("reference")
     assert (device.name, device.threads) == ("reference", 1)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_only_cuda_joins_products_with_their_kernels(name: str) -> None:
+    device = open_device(name)
+    epilogue = next(iter(epilogues_of(on_cards(network(gelu))).values()))
+    assert not device.joins(epilogue)
+    for verb in (device.join, device.compare_joined):
+        with pytest.raises(InternalError) as caught:
+            verb(epilogue, {})
+        node = epilogue.product.nodes[0]
+        assert str(caught.value) == f"internal error in runtime: {node} is not joined on this device"
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

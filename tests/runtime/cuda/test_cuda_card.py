@@ -259,18 +259,41 @@ def _refuse(*given: object, **named: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore words.")
 
 
-@pytest.mark.parametrize("verb", ["allocate", "attend"])
+@pytest.mark.parametrize("verb", ["allocate", "attend", "joins"])
 def test_memory_that_is_refused(verb: str, stub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Card(0)
     monkeypatch.setattr(torch, "zeros", _refuse)
     monkeypatch.setattr(opened, "_attentions", SimpleNamespace(attend=_refuse))
+    monkeypatch.setitem(vars(opened), "_epilogue_graphs", SimpleNamespace(prepare=_refuse))
     calls: dict[str, Callable[[], object]] = {
         "allocate": lambda: opened.allocate(2 << 30),
         "attend": lambda: opened.attend(None, {}),  # type: ignore[arg-type]
+        "joins": lambda: opened.joins(SimpleNamespace(form="x")),  # type: ignore[arg-type]
     }
     with pytest.raises(OutOfMemoryError) as caught:
         calls[verb]()
     assert str(caught.value) == "CUDA out of memory. Tried to allocate 2 GiB."
+
+
+def test_a_product_that_cudnn_does_not_join_is_told_once(
+    stub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def refuse(epilogue: object, *addresses: object) -> None:
+        asked.append(epilogue)
+        raise RuntimeError("no engine\nMore words.")
+
+    opened = Card(0)
+    monkeypatch.setitem(vars(opened), "_epilogue_graphs", SimpleNamespace(prepare=refuse, run=refuse))
+    product, launch = SimpleNamespace(nodes=("%3 contract",)), SimpleNamespace(nodes=("%4 add", "%5 tanh"))
+    epilogue = SimpleNamespace(form="x", product=product, launch=launch)
+    assert not any(opened.joins(epilogue) for _ in range(2))  # type: ignore[arg-type]
+    assert asked == [epilogue]
+    assert opened.notes == ("cuDNN does not compute %3 contract with %5 tanh: no engine",)
+    with pytest.raises(InternalError) as caught:
+        opened.join(epilogue, {})  # type: ignore[arg-type]
+    assert str(caught.value) == "internal error in cuda: %3 contract: no engine\nMore words."
 
 
 def test_libraries_that_are_not_there() -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -359,6 +360,11 @@ def test_memory_that_a_library_does_not_get_has_a_code(monkeypatch: pytest.Monke
         assert caught.value.code == "E-MEM-002"
         wanted = "what the library needs for %3 attention could not be allocated, 1 MiB are free"
         assert caught.value.message == wanted
+    monkeypatch.setattr(card, "joins", refuse)
+    with pytest.raises(ParenError) as caught:
+        device.joins(SimpleNamespace(product=SimpleNamespace(nodes=("%4 contract",))))  # type: ignore[arg-type]
+    assert caught.value.code == "E-MEM-002"
+    assert caught.value.message == "what the library needs for %4 contract could not be allocated, 1 MiB are free"
 
 
 def test_what_is_available_leaves_a_reserve() -> None:
