@@ -150,10 +150,19 @@ class Preparation:
         return candidate.program.calls * time_call(self.device, candidate.plans.accumulate, microbatch)
 
     def _joined(self, plan: Plan, stored: Mapping[str, Json] | None) -> JoinedProducts:
-        """Which products are one step with the kernel after them."""
+        """Which products are one step with the kernel after them. Raises E-DP-006 on a rank that cannot do as the first
+        does: the run would have other bits, and nobody would know."""
         if stored is None:
             return choose_joined(self.device, plan, self.cache, self.view.notice)
-        return restore_joined(self.device, plan, str(stored.get(JOINED, "")))
+        wanted = str(stored.get(JOINED, ""))
+        joined = restore_joined(self.device, plan, wanted)
+        if self.share.rank and joined.text != wanted:
+            raise ParenError(
+                "E-DP-006",
+                f"{JOINED} are {joined.text or 'none'} on rank {self.share.rank}, and {wanted or 'none'} on rank 0",
+                fix="give all ranks equal cards and equal packages, among them the extra cudnn, or none of them that",
+            )
+        return joined
 
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""

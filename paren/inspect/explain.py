@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -189,23 +189,25 @@ def _graphs(program: Program, plans: Plans, limits: Limits | None) -> Iterable[G
     for name, plan in plans.all.items():
         first, _, count = shared.get(id(plan), (name, plan, 0))
         shared[id(plan)] = (first, plan, count + 1)
-    reports = [_report(program, name, plan, count, limits) for name, plan, count in shared.values()]
+    reports = [_report(program, name, plan, count, limits, plans.joined) for name, plan, count in shared.values()]
     return sorted(reports, key=lambda report: (not report.calls, report.name == "initialize"))
 
 
-def _report(program: Program, name: str, plan: Plan, count: int, limits: Limits | None) -> GraphReport:
+def _report(
+    program: Program, name: str, plan: Plan, count: int, limits: Limits | None, joined: Collection[str]
+) -> GraphReport:
     """The report of a graph that stands `count` times in a step."""
     if name == "accumulate":
         when = "microbatch" if program.stacking == 1 else f"{program.stacking} microbatches"
-        return report_graph(name, plan, program.calls * count, when, limits)
+        return report_graph(name, plan, program.calls * count, when, limits, joined)
     if name == "evaluate":
-        return report_graph(name, plan, 0, "evaluation", limits)
+        return report_graph(name, plan, 0, "evaluation", limits, joined)
     if name == "initialize":
-        return report_graph(name, plan, 0, "start", limits)
+        return report_graph(name, plan, 0, "start", limits, joined)
     every = {diagnosis_name(key): diagnostic.every for key, (diagnostic, _) in program.diagnostics.items()}
     if name in every:
-        return report_graph(name, plan, 0, f"{every[name]} steps", limits)
-    return report_graph(name, plan, count, "step", limits)
+        return report_graph(name, plan, 0, f"{every[name]} steps", limits, joined)
+    return report_graph(name, plan, count, "step", limits, joined)
 
 
 def _patterns(plans: Plans) -> Iterable[PatternReport]:

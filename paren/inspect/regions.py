@@ -6,10 +6,11 @@ A region is what runs at once: a fused kernel, a product, a copy, or several of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from paren.plan.cost import Cost, step_cost
+from paren.plan.epilogue import epilogues_of
 from paren.plan.limits import Limits, step_seconds
 from paren.plan.memory import busiest_step, kernels_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
@@ -121,21 +122,41 @@ class GraphReport:
         }
 
 
-def report_graph(name: str, plan: Plan, calls: int, when: str, limits: Limits | None) -> GraphReport:
-    """The report of one plan."""
-    buffers = {buffer.id: buffer for buffer in plan.buffers}
+def report_graph(
+    name: str, plan: Plan, calls: int, when: str, limits: Limits | None, joined: Collection[str] = ()
+) -> GraphReport:
+    """The report of one plan. `joined`: forms of epilogues that are one step with their products."""
     refusals = Counter(refusal.reason for refusal in plan.refusals)
     return GraphReport(
         name=name,
         calls=calls,
         when=when,
-        regions=tuple(region_of(step, buffers, limits) for step in plan.steps),
+        regions=tuple(_regions_of(plan, limits, joined)),
         kernels=len(kernels_of(plan)),
         arena_bytes=plan.arena_bytes,
         peak=str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else "",
         peak_buffers=_largest_alive(plan),
         not_fused=dict(refusals.most_common()),
     )
+
+
+def _regions_of(plan: Plan, limits: Limits | None, joined: Collection[str]) -> list[Region]:
+    """The regions of a plan. A product that is one step with its kernel has the work of both, and the kernel has none
+    left; a step's number stays its region's."""
+    buffers = {buffer.id: buffer for buffer in plan.buffers}
+    regions = [region_of(step, buffers, limits) for step in plan.steps]
+    for number, epilogue in epilogues_of(plan).items():
+        if epilogue.form in joined:
+            product, kernel = regions[number : number + 2]
+            size = epilogue.result_bytes
+            both = product.cost + kernel.cost
+            cost = replace(both, read=both.read - size, written=both.written - (0 if epilogue.keeps else size))
+            seconds = None if limits is None else step_seconds(epilogue.product, buffers, limits, cost)
+            name = f"{product.name} {kernel.name}"
+            regions[number] = replace(product, name=name, result=kernel.result, cost=cost, seconds=seconds)
+            nothing = None if limits is None else 0.0
+            regions[number + 1] = replace(kernel, name="in its product", cost=Cost(), seconds=nothing)
+    return regions
 
 
 def region_of(step: Step, buffers: Mapping[int, Buffer], limits: Limits | None) -> Region:

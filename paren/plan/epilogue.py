@@ -72,8 +72,12 @@ class Epilogue:
     def spared_bytes(self) -> int:
         """Bytes that are not moved where it is one step: the kernel does not read the product's result, which is not
         written either if nobody else wants it."""
-        size = self.product.m * self.product.n * self.dtypes[2].bytes
-        return size if self.keeps else 2 * size
+        return self.result_bytes if self.keeps else 2 * self.result_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the product's result."""
+        return self.product.m * self.product.n * self.dtypes[2].bytes
 
 
 def find_epilogues(steps: Sequence[Step], buffers: Mapping[int, Buffer]) -> tuple[int, ...]:

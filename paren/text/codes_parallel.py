@@ -42,8 +42,9 @@ register(
     "E-DP-006",
     "a node differs from node 0",
     "At the rendezvous a node has another number of nodes, another node's index, other devices, another experiment, "
-    "another gradient type or another checkpoint than node 0; the message names both.",
-    "Start every node with the same file, settings, options, device count and checkpoints.",
+    "another gradient type, another checkpoint or other joined products (see docs/precision.md) than node 0; the "
+    "message names both.",
+    "Start every node with the same file, settings, options, device count, packages and checkpoints.",
 )
 register(
     "E-DP-007",

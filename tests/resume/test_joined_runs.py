@@ -4,8 +4,8 @@ remembered, what a checkpoint was trained with is kept, and what no longer can b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,16 @@ from safetensors.numpy import load_file
 import paren
 from paren import run
 from paren.api import Experiment
+from paren.data.loader import Share
 from paren.inspect.explain import REPORT
 from paren.plan import epilogue, memory
 from paren.plan.decision import Pattern
 from paren.plan.epilogue import Epilogue
+from paren.prepare import Preparation
 from paren.runtime.cuda.device import CudaDevice
 from paren.text.errors import ParenError
+from paren.text.json import Json
+from paren.train.experiment import Prepared
 from paren.train.progress import Silent
 
 
@@ -85,7 +89,7 @@ def state(out: Path) -> dict[str, bytes]:
     return {key: value.tobytes() for key, value in load_file(newest(out) / "parameters.safetensors").items()}
 
 
-def identity(out: Path) -> dict[str, object]:
+def identity(out: Path) -> dict[str, Json]:
     found = json.loads((newest(out) / "manifest.json").read_bytes())["identity"]
     assert isinstance(found, dict)
     return found
@@ -200,6 +204,30 @@ def test_a_library_that_no_longer_joins_is_no_silent_change(start: Start, tmp_pa
     assert caught.value.message == said
     start("out", 5, able=(), resume="latest", allow_new_layout=True)
     assert "joined products" not in identity(tmp_path / "out")
+
+
+def test_a_rank_that_cannot_join_what_the_first_joins_is_refused(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Preparation] = []
+    prepare = Preparation.__call__
+
+    def note(self: Preparation, stored: Mapping[str, Json] | None) -> Prepared:
+        prepared.append(self)
+        return prepare(self, stored)
+
+    monkeypatch.setattr(Preparation, "__call__", note)
+    start("out", 2)
+    told = identity(tmp_path / "out")
+    forms = told["joined products"]
+    device, card = defined_device()
+    follower = replace(prepared[0], device=device, share=Share(1, 2))
+    card.able = None
+    assert prepare(follower, told).identity["joined products"] == forms
+    card.able = ()
+    with pytest.raises(ParenError) as caught:
+        prepare(follower, told)
+    assert str(caught.value).splitlines()[0] == f"E-DP-006: joined products are none on rank 1, and {forms} on rank 0"
 
 
 def test_the_numbers_are_those_of_the_two_steps_to_rounding(start: Start, tmp_path: Path) -> None:
