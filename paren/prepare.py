@@ -48,7 +48,7 @@ from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
 
-JOINED = "joined products"  # of an identity: `Joined.text`
+JOINED = "joined products"  # of an identity: `JoinedProducts.text`
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from networks import batch, emit, linear, total
+from networks import batch, linear, matmul, state, total
 
 from paren.ir.graph import Builder, Graph, Node
 from paren.ir.op import Array
-from paren.ir.types import DType
 from paren.passes.gradient import differentiate
 from paren.passes.precision import set_precision
 from paren.pipeline import Planning, plan_graph
@@ -19,24 +18,19 @@ from paren.plan.traits import CUDA
 ROWS, WIDTH, HIDDEN = 24, 16, 32
 
 
-def constant(builder: Builder, x: Node, value: float) -> Node:
-    one = emit(builder, "constant", value=value, dtype=DType.FLOAT32)
-    return emit(builder, "broadcast", one, shape=x.shape, axes=())
-
-
 def gelu(builder: Builder, x: Node) -> Node:
-    inner = builder.apply("erf", builder.apply("mul", x, constant(builder, x, 0.7071)))
-    half = builder.apply("mul", x, constant(builder, x, 0.5))
-    return builder.apply("mul", half, builder.apply("add", inner, constant(builder, x, 1.0)))
+    inner = builder.apply("erf", builder.apply("mul", x, 0.7071))
+    half = builder.apply("mul", x, 0.5)
+    return builder.apply("mul", half, builder.apply("add", inner, 1.0))
 
 
 def relu(builder: Builder, x: Node) -> Node:
-    return builder.apply("maximum", x, constant(builder, x, 0.0))
+    return builder.apply("maximum", x, 0.0)
 
 
 def silu(builder: Builder, x: Node) -> Node:
     powers = builder.apply("exp", builder.apply("neg", x))
-    return builder.apply("div", x, builder.apply("add", powers, constant(builder, x, 1.0)))
+    return builder.apply("div", x, builder.apply("add", powers, 1.0))
 
 
 def tanh(builder: Builder, x: Node) -> Node:
@@ -58,6 +52,13 @@ def network(activation: Activation, rows: int = ROWS, hidden: int = HIDDEN, prec
     for node, gradient in zip(states, differentiate(builder, loss, states), strict=True):
         outputs[f"gradient {node.attrs['name']}"] = gradient
     return set_precision(builder.graph(outputs), precision, list(outputs)[1:])
+
+
+def plan_of(work: Callable[[Builder, Node], Mapping[str, Node]]) -> Plan:
+    """The plan of a product and of what `work` makes of it: outputs by names."""
+    builder = Builder("product")
+    product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
+    return on_cards(set_precision(builder.graph(dict(work(builder, product))), "bfloat16"))
 
 
 def values_of(graph: Graph, seed: int = 0) -> dict[str, Array]:

@@ -135,7 +135,7 @@ def _reaches(kernel: Kernel, rows: int, columns: int) -> tuple[Reach, ...] | Non
     found: dict[int, Reach] = {}
     for statement in stage.body:
         if isinstance(statement, Load | Store):
-            reach = places.get(_steps(kernel, statement.access))
+            reach = places.get(_strides(kernel, statement.access))
             stored = isinstance(statement, Store)
             if reach is None or found.setdefault(statement.access.parameter, reach) is not reach:
                 return None
@@ -146,28 +146,28 @@ def _reaches(kernel: Kernel, rows: int, columns: int) -> tuple[Reach, ...] | Non
     return tuple(found[number] for number in range(len(kernel.parameters)))
 
 
-Steps = tuple[tuple[int, int], ...]  # (axis, elements by which it moves an access), axes of one index left out
+Strides = tuple[tuple[int, int], ...]  # (axis, elements by which it moves an access), axes of one index left out
 
 
-def _places(kernel: Kernel, axes: Sequence[int], rows: int, columns: int) -> dict[Steps, Reach]:
-    """What an access steps by along the axes for each way to lie, of a result whose elements follow one another in the
+def _places(kernel: Kernel, axes: Sequence[int], rows: int, columns: int) -> dict[Strides, Reach]:
+    """The strides of an access along the axes for each way to lie, of a result whose elements follow one another in the
     order of the axes; without the ways that an axis which runs over rows and columns rules out."""
-    steps: dict[int, int] = {}
-    step = 1
+    strides: dict[int, int] = {}
+    stride = 1
     for axis in reversed(axes):
         if kernel.axes[axis] > 1:
-            steps[axis] = step
-        step *= kernel.axes[axis]
-    down = {axis: step // columns for axis, step in steps.items() if step % columns == 0}
-    along = {axis: step for axis, step in steps.items() if kernel.axes[axis] * step <= columns}
-    found: dict[Steps, Reach] = {(): Reach.SCALAR}
-    if down.keys() | along.keys() == steps.keys():
+            strides[axis] = stride
+        stride *= kernel.axes[axis]
+    down = {axis: stride // columns for axis, stride in strides.items() if stride % columns == 0}
+    along = {axis: stride for axis, stride in strides.items() if kernel.axes[axis] * stride <= columns}
+    found: dict[Strides, Reach] = {(): Reach.SCALAR}
+    if down.keys() | along.keys() == strides.keys():
         found[tuple(sorted(down.items()))] = Reach.ROWS
         found[tuple(sorted(along.items()))] = Reach.COLUMNS
-    return found | {tuple(sorted(steps.items())): Reach.MATRIX}
+    return found | {tuple(sorted(strides.items())): Reach.MATRIX}
 
 
-def _steps(kernel: Kernel, access: Access) -> Steps:
+def _strides(kernel: Kernel, access: Access) -> Strides:
     return tuple(sorted((axis, step) for axis, step in access.steps.items() if kernel.axes[axis] > 1 and step))
 
 

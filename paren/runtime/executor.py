@@ -126,7 +126,7 @@ class Executable:
         first: NonFinite | None = None
         finite: set[int] = set()
         for number, tasks in self._searched():
-            if number + 1 in finite:
+            if number + 1 in finite:  # a product whose launch came first
                 continue
             step = self.plan.steps[number]
             read = {id_: np.array(self._cells[id_].array) for id_ in self._overwritten(step)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +12,11 @@ from activated import (
     ROWS,
     WIDTH,
     Activation,
-    constant,
     distance,
     gelu,
     network,
     on_cards,
+    plan_of,
     relu,
     silu,
     tanh,
@@ -122,26 +122,21 @@ def test_forms_are_equal_for_layers_that_are_alike_and_for_no_others() -> None:
 def test_a_kernel_that_does_more_than_elements_is_not_joined() -> None:
     """One that sums over rows, and one with an operation that libraries do not have."""
 
-    def made(work: Callable[[Builder, Node], Node]) -> Plan:
-        builder = Builder("product")
-        product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
-        return on_cards(set_precision(builder.graph({"y": work(builder, product)}), "bfloat16"))
+    def normalised(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {"y": builder.apply("sub", x, over_rows(builder, reduce_last(builder, "sum", x), x.shape))}
 
-    def normalised(builder: Builder, x: Node) -> Node:
-        return builder.apply("sub", x, over_rows(builder, reduce_last(builder, "sum", x), x.shape))
+    def by_row(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {"y": builder.apply("mul", x, over_rows(builder, batch(builder, "r", ROWS), x.shape))}
 
-    def by_row(builder: Builder, x: Node) -> Node:
-        return builder.apply("mul", x, over_rows(builder, batch(builder, "r", ROWS), x.shape))
+    def added(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {"y": builder.apply("add", x, batch(builder, "other", ROWS, HIDDEN))}
 
-    def added(builder: Builder, x: Node) -> Node:
-        return builder.apply("add", x, batch(builder, "other", ROWS, HIDDEN))
+    def whole(builder: Builder, x: Node) -> Mapping[str, Node]:
+        return {"y": builder.apply("mul", x, builder.apply("floor", x))}
 
-    def whole(builder: Builder, x: Node) -> Node:
-        return builder.apply("mul", x, builder.apply("floor", x))
-
-    assert [made(work).epilogues for work in (normalised, whole)] == [(), ()]
+    assert [plan_of(work).epilogues for work in (normalised, whole)] == [(), ()]
     for work, reach in ((by_row, Reach.ROWS), (added, Reach.MATRIX)):
-        (epilogue,) = epilogues_of(made(work)).values()
+        (epilogue,) = epilogues_of(plan_of(work)).values()
         assert reach in [each for number, each in enumerate(epilogue.reaches) if number != epilogue.result]
 
 
@@ -161,24 +156,15 @@ def test_forms_tell_which_parameter_is_the_result() -> None:
     assert first.form != second.form
 
 
-def plan_of(work: Callable[[Builder, Node], Mapping[str, Node]]) -> Plan:
-    """Of what is made of a product."""
-    builder = Builder("product")
-    product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
-    return on_cards(set_precision(builder.graph(dict(work(builder, product))), "bfloat16"))
-
-
 def test_what_depends_on_the_rounding_itself_is_not_joined() -> None:
     """Whether values are equal to one another, as to their maximum, which was taken of rounded ones."""
 
     def compared(builder: Builder, x: Node) -> Mapping[str, Node]:
         equal = builder.apply("eq", x, batch(builder, "other", ROWS, HIDDEN))
-        return {"y": builder.apply("where", equal, x, constant(builder, x, 0.0))}
+        return {"y": builder.apply("where", equal, x, 0.0)}
 
     def clipped(builder: Builder, x: Node) -> Mapping[str, Node]:
-        return {
-            "y": builder.apply("where", builder.apply("gt", x, constant(builder, x, 0.5)), x, builder.apply("neg", x))
-        }
+        return {"y": builder.apply("where", builder.apply("gt", x, 0.5), x, builder.apply("neg", x))}
 
     assert plan_of(compared).epilogues == ()
     assert len(plan_of(clipped).epilogues) == 1
@@ -186,7 +172,7 @@ def test_what_depends_on_the_rounding_itself_is_not_joined() -> None:
 
 def test_a_kernel_that_stores_what_libraries_do_not_have_is_not_joined() -> None:
     def flags(builder: Builder, x: Node) -> Mapping[str, Node]:
-        return {"flags": builder.apply("gt", x, constant(builder, x, 0.5)), "y": builder.apply("tanh", x)}
+        return {"flags": builder.apply("gt", x, 0.5), "y": builder.apply("tanh", x)}
 
     assert plan_of(flags).epilogues == ()
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
-from activated import HIDDEN, ROWS, WIDTH, constant, on_cards
+from activated import HIDDEN, ROWS, plan_of
 from fake_cudnn import Package
 from joined import join
-from networks import batch, matmul, state
+from networks import batch
 from test_cuda_epilogues import buffers_of, cudnn_of
 
 from paren.ir.graph import Builder, Node
-from paren.passes.precision import set_precision
 from paren.plan.epilogue import COMPARISONS, OPERATIONS, epilogues_of
-from paren.plan.plan import Plan
 from paren.runtime.cuda.epilogue_graphs import EpilogueGraphs
 
 BINARY = frozenset({"add", "sub", "mul", "div"})
@@ -21,26 +21,22 @@ EXTREMES = frozenset({"maximum", "minimum"})  # of a value and a constant
 EVERYWHERE = {"where", "cast"}  # by which comparisons choose, and what bfloat16 brings; graphs leave out casts
 
 
-def plan_with(operation: str) -> Plan:
-    """Of a product and a kernel with that operation on its result; comparisons choose between two values."""
-    builder = Builder("product")
-    product = matmul(builder, batch(builder, "x", ROWS, WIDTH), state(builder, "w", WIDTH, HIDDEN))
-    result = _applied(builder, operation, product)
-    return on_cards(set_precision(builder.graph({"y": result}), "bfloat16"))
-
-
-def _applied(builder: Builder, operation: str, product: Node) -> Node:
+def applied(operation: str, builder: Builder, product: Node) -> dict[str, Node]:
+    """An operation on a product's result; comparisons choose between two values."""
     if operation in BINARY:
-        return builder.apply(operation, product, batch(builder, "other", ROWS, HIDDEN))
-    half = constant(builder, product, 0.5)
-    if operation in COMPARISONS:
-        return builder.apply("where", builder.apply(operation, product, half), product, builder.apply("neg", product))
-    return builder.apply(operation, product, half) if operation in EXTREMES else builder.apply(operation, product)
+        made = builder.apply(operation, product, batch(builder, "other", ROWS, HIDDEN))
+    elif operation in COMPARISONS:
+        made = builder.apply("where", builder.apply(operation, product, 0.5), product, builder.apply("neg", product))
+    elif operation in EXTREMES:
+        made = builder.apply(operation, product, 0.5)
+    else:
+        made = builder.apply(operation, product)
+    return {"y": made}
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS - EVERYWHERE | EXTREMES))
 def test_a_graph_has_the_operation(operation: str) -> None:
-    plan = plan_with(operation)
+    plan = plan_of(partial(applied, operation))
     (epilogue,) = epilogues_of(plan).values()
     drawn, defined = buffers_of(plan, epilogue), buffers_of(plan, epilogue)
     graphs = EpilogueGraphs(cudnn_of(Package()))
