@@ -53,10 +53,10 @@ def happened(*names: str) -> bool:
 def watch(owner: type, method: str, name: str) -> None:
     original: Callable[..., Any] = getattr(owner, method)
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments: Any, **named: Any) -> Any:
         if happened(name, "any"):
             act()
-        return original(*arguments)
+        return original(*arguments, **named)
 
     setattr(owner, method, watched)
 
