@@ -39,7 +39,7 @@ from paren.runtime.matrices import multiply
 from paren.runtime.task import Cell, Task
 from scripts import gpu_runs
 from scripts.gpu_epilogues import compare_joined
-from scripts.gpu_graphs import KERNELS, SPAN, tensor
+from scripts.gpu_graphs import KERNELS, SPAN, placed, tensor
 from scripts.gpu_processes import Check, Checked, make_checks, run_part
 
 F32, F64, BF16, F16, I32 = DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16, DType.INT32
@@ -89,12 +89,6 @@ def _figures(device: CudaDevice, said: Said) -> None:
     free = device.available()
     said.append(f"{free.bytes >> 20} MiB of {free.total >> 20} MiB, most used {device.used_bytes() >> 20} MiB")
     require(0 < free.bytes < free.total and device.used_bytes() > 0, str(free))
-
-
-def placed(device: CudaDevice, values: Array) -> DeviceArray:
-    made = device.allocate(max(64, values.nbytes))[: values.nbytes].view(values.dtype).reshape(values.shape)
-    made[...] = values
-    return made
 
 
 def _transfers(device: CudaDevice, said: Said) -> None:

@@ -18,7 +18,7 @@ from paren.plan.plan import Plan
 from paren.plan.traits import CUDA
 from paren.runtime.cuda.device import CudaDevice
 from paren.runtime.executor import Executable
-from scripts.gpu_graphs import SPAN, tensor
+from scripts.gpu_graphs import SPAN, placed, tensor
 
 WIDTH, HIDDEN = 768, 3072  # GPT-2's
 FARTHEST = 0.02  # of the results' norm
@@ -72,10 +72,7 @@ def _layer(rows: int, precision: str) -> Graph:
 
 
 def _run(device: CudaDevice, plan: Plan, values: Mapping[str, Array], joined: Collection[str] = ()) -> dict[str, Array]:
-    state = {}
-    for name, value in values.items():
-        state[name] = device.allocate(value.nbytes).view(value.dtype).reshape(value.shape)
-        state[name][...] = value
+    state = {name: placed(device, value) for name, value in values.items()}
     executable = Executable(device, plan, joined)
     arena = device.allocate(plan.arena_bytes)
     return {name: np.array(array) for name, array in executable.run(state, state, arena).items()}

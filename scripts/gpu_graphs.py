@@ -1,16 +1,26 @@
-"""Graphs whose kernels are checked on a card: one of each kind."""
+"""Graphs whose kernels are checked on a card: one of each kind. And how values get there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from paren.ir.graph import Builder, Node
+from paren.ir.op import Array
 from paren.ir.random import Site, random_bits
 from paren.ir.types import DType, TensorType
+from paren.runtime.array import DeviceArray
+from paren.runtime.cuda.device import CudaDevice
 from paren.text.source import Source, Span
 
 SPAN = Span(Source("gpu_check", "x"), 0, 1)
 F32, I32 = DType.FLOAT32, DType.INT32
+
+
+def placed(device: CudaDevice, values: Array) -> DeviceArray:
+    """Values in the memory of a card."""
+    made = device.allocate(max(64, values.nbytes))[: values.nbytes].view(values.dtype).reshape(values.shape)
+    made[...] = values
+    return made
 
 
 def tensor(builder: Builder, name: str, *shape: int, dtype: DType = F32) -> Node:

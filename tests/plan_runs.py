@@ -15,6 +15,7 @@ from paren.plan.lower import lower
 from paren.plan.memory import place
 from paren.plan.plan import Plan
 from paren.plan.traits import CPU, Traits
+from paren.runtime.array import AnyArray
 from paren.runtime.cpu import CpuDevice
 from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
@@ -43,14 +44,15 @@ def run_plan(device: Device, plan: Plan, values: Mapping[str, Array], joined: Co
     """The outputs of a placed plan on a device, in an arena of bytes 0xFF (NaN for floats). `joined` is as for
     `Executable`."""
     executable = Executable(device, plan, joined)
-    state = {name: _aligned(device, array) for name, array in values.items()}
+    state = {name: copied_to(device, array) for name, array in values.items()}
     arena = device.allocate(max(plan.arena_bytes, 64))
     arena[...] = 0xFF
     outputs = executable.run(state, state, arena)
     return {name: np.array(array) for name, array in outputs.items()}
 
 
-def _aligned(device: Device, array: Array) -> Array:
+def copied_to(device: Device, array: Array) -> AnyArray:
+    """An array in the memory of a device."""
     copy = device.allocate(max(array.nbytes, 64))[: array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

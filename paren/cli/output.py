@@ -26,7 +26,7 @@ def print_result(text: str) -> None:
     print_painted(text, {})
 
 
-def print_folder(folder: str, code: int) -> None:
+def end_with_folder(folder: str, code: int) -> None:
     """Writes the folder of a run to stdout, the first of several ranks for all, and ends with its exit code."""
     if leads():
         print_result(folder)

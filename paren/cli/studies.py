@@ -23,7 +23,7 @@ from paren.cli.options import (
     Variant,
     Workers,
 )
-from paren.cli.output import print_folder, print_json, print_result
+from paren.cli.output import end_with_folder, print_json, print_result
 
 
 def register(app: typer.Typer) -> None:
@@ -102,7 +102,7 @@ def train(
         workers=workers,
         parallel=parallel.value if parallel is not None else None,
     )
-    print_folder(str(ended.out), ended.exit_code)
+    end_with_folder(str(ended.out), ended.exit_code)
 
 
 def analyze(
@@ -132,4 +132,4 @@ def analyze(
         workers=workers,
         parallel=parallel.value if parallel is not None else None,
     )
-    print_folder(str(ended.out), ended.exit_code)
+    end_with_folder(str(ended.out), ended.exit_code)

@@ -24,7 +24,7 @@ from paren.cli.options import (
     Variant,
     Workers,
 )
-from paren.cli.output import print_folder
+from paren.cli.output import end_with_folder
 from paren.train.progress import view_for
 
 Steps = Annotated[
@@ -117,7 +117,7 @@ def run(
         parallel=parallel.value if parallel is not None else None,
         single=single,
     )
-    print_folder(str(trained.out), trained.exit_code)
+    end_with_folder(str(trained.out), trained.exit_code)
 
 
 def sample(

@@ -42,14 +42,14 @@ class Cudnn:
         package: ModuleType,
         stream: int,
         allocate: Allocate,
-        cache: GraphCache | None = None,
-        target: str = "",
+        cache: GraphCache,
+        target: str,
     ) -> None:
         self.package = package
         self._handle = package.create_handle()
         package.set_stream(handle=self._handle, stream=stream)
         self._allocate = allocate
-        self._cache = cache if cache is not None else GraphCache(None)
+        self._cache = cache
         self._target = target
         self._workspace, self._workspace_bytes = 0, 0
 

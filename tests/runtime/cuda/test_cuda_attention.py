@@ -20,6 +20,7 @@ from torch import Tensor
 from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.plan.plan import Attention, Heads
+from paren.runtime.cache import GraphCache
 from paren.runtime.cuda.attention import Attentions, CardMemory
 from paren.runtime.cuda.attention_graphs import AttentionGraphs
 from paren.runtime.cuda.cudnn import Cudnn
@@ -176,7 +177,7 @@ def test_memory_of_a_card_is_described_by_its_bytes(monkeypatch: pytest.MonkeyPa
 
 
 def graphs_of(package: Package) -> AttentionGraphs:
-    return AttentionGraphs(Cudnn(package, 7, lambda size: 4096))  # type: ignore[arg-type]
+    return AttentionGraphs(Cudnn(package, 7, lambda size: 4096, GraphCache(None), ""))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("queries", "heads", "groups", "causal"), CASES)
@@ -220,6 +221,6 @@ def test_graphs_are_those_of_the_package() -> None:
     package = pytest.importorskip("cudnn")
     whole = SimpleNamespace(**vars(package))
     whole.create_handle, whole.set_stream = lambda: None, lambda **given: None
-    graphs = AttentionGraphs(Cudnn(whole, 0, lambda size: 0))  # type: ignore[arg-type]
+    graphs = AttentionGraphs(Cudnn(whole, 0, lambda size: 0, GraphCache(None), ""))  # type: ignore[arg-type]
     for step in steps(64, 6, 2, causal=True):
         graphs.graph(step).validate()

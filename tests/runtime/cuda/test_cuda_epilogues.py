@@ -29,7 +29,7 @@ from fake_card import FakeCard
 from fake_cudnn import Graph, Package
 from joined import join
 from networks import batch, matmul, state
-from plan_runs import run_plan
+from plan_runs import copied_to, run_plan
 
 from paren.ir.graph import Builder, Node
 from paren.ir.op import Array
@@ -39,7 +39,6 @@ from paren.pipeline import prepare
 from paren.plan.epilogue import Epilogue, epilogues_of
 from paren.plan.plan import Place, Plan
 from paren.plan.traits import CUDA
-from paren.runtime.array import DeviceArray
 from paren.runtime.cache import GraphCache
 from paren.runtime.cuda import cudnn
 from paren.runtime.cuda.cudnn import Cudnn, cudnn_version, open_cudnn
@@ -51,7 +50,7 @@ from paren.text.errors import InternalError
 
 
 def cudnn_of(package: Package) -> Cudnn:
-    return Cudnn(cast(ModuleType, package), 7, lambda size: package.workspace)
+    return Cudnn(cast(ModuleType, package), 7, lambda size: package.workspace, GraphCache(None), "")
 
 
 def buffers_of(plan: Plan, epilogue: Epilogue) -> dict[int, Array]:
@@ -235,15 +234,6 @@ def test_the_device_joins_the_forms_that_it_is_told() -> None:
     assert not all(np.array_equal(half[name], one[name]) for name in one)
 
 
-def bound(device: CudaDevice, values: dict[str, Array]) -> dict[str, DeviceArray]:
-    """Values in the memory of a device."""
-    state = {}
-    for name, value in values.items():
-        state[name] = device.allocate(max(value.nbytes, 64))[: value.nbytes].view(value.dtype).reshape(value.shape)
-        state[name][...] = value
-    return state
-
-
 def left_range(builder: Builder, x: Node) -> Node:
     """Finite where x is not rounded to float16: 1 at infinity as at large numbers."""
     return builder.apply("tanh", builder.apply("mul", x, 1e-5))
@@ -276,7 +266,10 @@ def test_the_search_for_what_is_not_finite_sees_what_the_run_computed(
     graph = set_precision(builder.graph(outputs), "float16")
     plan = on_cards(graph)
     device, _ = joining()
-    values = bound(device, {name: np.full_like(value, 200) for name, value in values_of(graph).items()})
+    values = {
+        name: copied_to(device, value)
+        for name, value in {name: np.full_like(value, 200) for name, value in values_of(graph).items()}.items()
+    }
     found = Executable(device, plan, forms_of(plan) if joined else ()).first_nonfinite(
         values, values, device.allocate(plan.arena_bytes), prepare(graph, CUDA)
     )
@@ -290,7 +283,7 @@ def test_later_runs_are_captured_and_join_too() -> None:
     first = run_plan(device, plan, values_of(graph), forms_of(plan))
     assert card.captures == 0
     executable = Executable(device, plan, forms_of(plan))
-    arrays = bound(device, values_of(graph))
+    arrays = {name: copied_to(device, value) for name, value in values_of(graph).items()}
     arena = device.allocate(plan.arena_bytes)
     for _ in range(3):
         found = executable.run(arrays, arrays, arena)
