@@ -95,6 +95,13 @@ register(
     "Take one folder for each run.",
 )
 register(
+    "E-RUN-016",
+    "the run folder is gone",
+    "The folder of the run, or the lock in it, was deleted or replaced by another while the run wrote to it: what it "
+    "would write from then on would be of no use, and another run could begin there.",
+    "Start again. To begin a run anew in the same place, stop the first one, then use --overwrite.",
+)
+register(
     "E-CKPT-001",
     "nothing to resume from",
     "--resume was asked for, and there is no run or no checkpoint; the run does not start from scratch silently.",

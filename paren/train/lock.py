@@ -47,6 +47,7 @@ class RunLock:
         holder = Holder(socket.gethostname(), os.getpid(), now())
         try:
             self._lock.acquire(timeout=ENDING)
+            self._held = os.stat(self._out / LOCK)
             write_atomically(Files(), self._out / HOLDER, json.dumps(asdict(holder)).encode(), durable=False)
         except filelock.Timeout:
             raise self._taken() from None
@@ -54,6 +55,19 @@ class RunLock:
             self._lock.release()
             raise not_writable(self._out, error) from error
         return self
+
+    def prove(self) -> None:
+        """Raises E-RUN-016 unless the locked file is still the directory's."""
+        try:
+            if os.path.samestat(os.stat(self._out / LOCK), self._held):
+                return
+        except FileNotFoundError:
+            pass
+        raise ParenError(
+            "E-RUN-016",
+            f"{self._out} was deleted or replaced while the run wrote to it",
+            fix="start again; what was in the folder is lost",
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

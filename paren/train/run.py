@@ -96,7 +96,7 @@ class Start:
         stop = steps_to_do(options.steps, total)
         every = evaluate_every(run, self.data)
         run_directory.make_folder(options.out)
-        with RunLock(options.out), ExitStack() as held:
+        with RunLock(options.out) as lock, self.signals.only_while(lock.prove), ExitStack() as held:
             run_directory.clean(options.out)
             found = run_directory.decide(options, self.experiment)
             if found.kind == "done":

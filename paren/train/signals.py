@@ -56,12 +56,19 @@ class StopSignals:
 
     @contextmanager
     def only_while(self, prove: Callable[[], None]) -> Iterator[None]:
-        """A block in which work goes on only while `prove` does not raise `TakenOver`: it ends where a stop would."""
-        self._prove = prove
+        """A block in which work goes on only while `prove` raises nothing: what it raises, as `TakenOver`, ends the
+        work where a stop would."""
+        outer = self._prove
+
+        def both() -> None:
+            outer()
+            prove()
+
+        self._prove = both
         try:
             yield
         finally:
-            self._prove = lambda: None
+            self._prove = outer
 
     @property
     def exit_code(self) -> int:

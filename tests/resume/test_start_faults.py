@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from resume_runs import POINTS, STEPS, Trial, assert_equal_runs, newest, run, run_signalled, status_of
+from resume_runs import (
+    MLP,
+    POINTS,
+    STEPS,
+    Trial,
+    assert_equal_runs,
+    newest,
+    run,
+    run_signalled,
+    status_of,
+    write_program,
+)
 from warm import Command
 
 import paren
@@ -193,6 +204,24 @@ def test_several_starts_at_once(trial: Trial, tmp_path: Path) -> None:
     assert winner.wait(timeout=60) == 143
     winner.communicate()
     assert not (out / "holder.json").exists()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_folder_is_deleted_ends(tmp_path: Path, replaced: bool) -> None:
+    """It would write into what is gone, and end well, while another run may begin there."""
+    out, text = tmp_path / "run", re.sub(r"(:evaluate-every|:checkpoint-every) \d", r"\1 1000000", MLP)
+    file = write_program(tmp_path, "mlp", text)
+    process = Command(("run", str(file), "--out", str(out), "--set", "steps=100000000"))
+    deadline = time.monotonic() + 60
+    while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    out.rename(tmp_path / "aside")
+    if replaced:
+        out.mkdir()
+        (out / "lock").touch()
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 1
+    refusal("E-RUN-016", f"{out} was deleted or replaced while the run wrote to it", shown)
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(trial: Trial, tmp_path: Path) -> None:
