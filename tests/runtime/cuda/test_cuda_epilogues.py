@@ -266,10 +266,7 @@ def test_the_search_for_what_is_not_finite_sees_what_the_run_computed(
     graph = set_precision(builder.graph(outputs), "float16")
     plan = on_cards(graph)
     device, _ = joining()
-    values = {
-        name: copied_to(device, value)
-        for name, value in {name: np.full_like(value, 200) for name, value in values_of(graph).items()}.items()
-    }
+    values = {name: copied_to(device, np.full_like(value, 200)) for name, value in values_of(graph).items()}
     found = Executable(device, plan, forms_of(plan) if joined else ()).first_nonfinite(
         values, values, device.allocate(plan.arena_bytes), prepare(graph, CUDA)
     )
