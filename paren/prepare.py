@@ -160,7 +160,7 @@ class Preparation:
             raise ParenError(
                 "E-DP-006",
                 f"{JOINED} are {joined.text or 'none'} on rank {self.share.rank}, and {wanted or 'none'} on rank 0",
-                fix="give all ranks equal cards and equal packages, among them the extra cudnn, or none of them that",
+                fix="give all ranks equal cards and equal packages: the extra cudnn on all of them, or on none",
             )
         return joined
 

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,17 +198,18 @@ def _report(
     program: Program, name: str, plan: Plan, count: int, limits: Limits | None, joined: Collection[str]
 ) -> GraphReport:
     """The report of a graph that stands `count` times in a step."""
+    report = partial(report_graph, name, plan, limits=limits, joined=joined)
     if name == "accumulate":
         when = "microbatch" if program.stacking == 1 else f"{program.stacking} microbatches"
-        return report_graph(name, plan, program.calls * count, when, limits, joined)
+        return report(program.calls * count, when)
     if name == "evaluate":
-        return report_graph(name, plan, 0, "evaluation", limits, joined)
+        return report(0, "evaluation")
     if name == "initialize":
-        return report_graph(name, plan, 0, "start", limits, joined)
+        return report(0, "start")
     every = {diagnosis_name(key): diagnostic.every for key, (diagnostic, _) in program.diagnostics.items()}
     if name in every:
-        return report_graph(name, plan, 0, f"{every[name]} steps", limits, joined)
-    return report_graph(name, plan, count, "step", limits, joined)
+        return report(0, f"{every[name]} steps")
+    return report(count, "step")
 
 
 def _patterns(plans: Plans) -> Iterable[PatternReport]:

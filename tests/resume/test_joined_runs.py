@@ -228,6 +228,8 @@ def test_a_rank_that_cannot_join_what_the_first_joins_is_refused(
     with pytest.raises(ParenError) as caught:
         prepare(follower, told)
     assert str(caught.value).splitlines()[0] == f"E-DP-006: joined products are none on rank 1, and {forms} on rank 0"
+    fix = "give all ranks equal cards and equal packages: the extra cudnn on all of them, or on none"
+    assert caught.value.fix == fix
 
 
 def test_the_numbers_are_those_of_the_two_steps_to_rounding(start: Start, tmp_path: Path) -> None:
