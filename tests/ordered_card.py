@@ -15,6 +15,7 @@ from emulation.checks import PARTS
 from fake_card import FakeCard, FakeLane, Launchable, Mark, extent_of, span_of
 
 from paren.ir.op import Array
+from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Parameter
 from paren.plan.plan import Attention
 from paren.runtime.cuda.device import CudaDevice
@@ -167,6 +168,25 @@ class OrderedCard(FakeCard):
 
         self._given_first(Access("attention", ranges(step.reads), ranges(step.writes)))
         super().attend(step, addresses)
+
+    def join(self, epilogue: Epilogue, addresses: Mapping[int, int]) -> None:
+        product, launch = epilogue.product, epilogue.launch
+        reads, writes = [], []
+        for matrix, rows, columns, dtype in zip(
+            (product.a, product.b), (product.m, product.k), (product.k, product.n), epilogue.dtypes, strict=False
+        ):
+            count, length = (columns, rows) if matrix.transposed else (rows, columns)
+            begin = addresses[matrix.buffer] + matrix.offset * dtype.bytes
+            reads.append((begin, begin + ((count - 1) * matrix.leading + length) * dtype.bytes))
+        for number, (id, parameter) in enumerate(zip(launch.buffers, launch.kernel.parameters, strict=True)):
+            if number != epilogue.result:
+                where = addresses[id], addresses[id] + parameter.size * parameter.dtype.bytes
+                (writes if parameter.writes else reads).append(where)
+        if epilogue.keeps:
+            at = addresses[product.c.buffer]
+            writes.append((at, at + epilogue.result_bytes))
+        self._given_first(Access("a joined product", reads, writes))
+        super().join(epilogue, addresses)
 
     def capture(self, issue: Callable[[], None]) -> Callable[[], None]:
         self._captured = captured = []

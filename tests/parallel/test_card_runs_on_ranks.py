@@ -64,6 +64,22 @@ def test_what_cards_round_between_nodes_is_what_hosts_round(file: Path) -> None:
     assert all(each.planned >= each.bytes > each.planned // 2 for each in seen)
 
 
+def test_ranks_join_products_alike(file: Path) -> None:
+    """As the first rank measured it, also after a resume; cards sum what hosts do."""
+    plain = file.read_text()
+    assert "dropout (tanh (linear x 16)) 0.2)" in plain
+    text = plain.replace("(dropout (tanh (linear x 16)) 0.2)", "(tanh (linear x 16))")
+    joining = file.with_name("joining.paren")
+    joining.write_text(text.replace("(defrun", '(defrun :precision "bfloat16"'))
+    two = train(joining, "in two", 2, How())
+    train(joining, "joined hosts", 2, How(cards=False, joins=True))
+    train(joining, "joined cards", 2, How(joins=True, steps=2))
+    one = train(joining, "joined cards", 2, How(joins=True, resume="latest"))
+    assert [each.joined for each in (*two, *one)] == [False, False, True, True]
+    assert_equal(joining, "joined hosts", "joined cards")
+    assert parameters(joining.parent / "in two") != parameters(joining.parent / "joined cards")
+
+
 def test_sums_as_a_tree_are_the_same_on_cards(file: Path) -> None:
     settings: dict[str, object] = {"microbatches": 8, "over": 8}
     reproducible = file.with_name("reproducible.paren")
