@@ -60,7 +60,10 @@ class Account:
         self._said: dict[tuple[int, int], str] = {}
 
     def allocated(self, begin: int, size: int) -> None:
-        """New memory, or the same again."""
+        """New memory: what it lies on was given back."""
+        for block in list(self._blocks.values()):
+            if block.begin < begin + size and begin < block.begin + block.read.shape[1]:
+                del self._blocks[block.begin]
         shape = (3, size)
         self._blocks[begin] = _Block(begin, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
         self._begins = sorted(self._blocks)

@@ -140,8 +140,8 @@ register(
 register(
     "E-CKPT-007",
     "another device or layout",
-    "The checkpoint was written on a device or layout with other bits, or with other joined products (docs/precision.md), "
-    "so the resume would not be exact.",
+    "The checkpoint was written on a device or layout with other bits, or with other joined products "
+    "(docs/precision.md), so the resume would not be exact.",
     "Resume on the same device and layout, with the same packages and as much memory, or accept other bits with "
     "--allow-new-layout.",
 )
