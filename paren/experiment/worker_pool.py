@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any, Self
 
@@ -98,12 +99,14 @@ def run_workers(
             pool.start(number, replace(order, how=replace(order.how, device=place.device), share=place.share))
         while True:
             stop = signals.received
+            ended = pool.has_ended()  # asked first: a worker that ends after deaths were settled is looked at again
             if stop is None:
                 pool.settle_deaths()
             elif not passed_on:
                 passed_on = True
                 pool.stop(stop)
-            if pool.hear():
+            pool.hear(0 if ended else PAUSE)
+            if ended and pool.has_ended():
                 return
     finally:
         signals.at_once = before
@@ -126,29 +129,29 @@ class _Pool:
 
     def settle_deaths(self) -> None:
         """Tells what becomes of the jobs that workers ended in, and gives the places of those that a job ended to
-        others."""
-        for place, worker in enumerate(self.workers):
-            death = worker.death()
-            if death is None:
-                continue
-            self.killed[death.job] += death.killed
+        others. Of workers that ended in one job meanwhile, `fail` sees who was at it last."""
+        deaths = [(place, death) for place, worker in enumerate(self.workers) if (death := worker.death()) is not None]
+        self.killed.update(death.job for _, death in deaths if death.killed)
+        for place, death in deaths:
             if death.killed and self.killed[death.job] == 1:
                 text = f"worker {death.worker} {death.how}; its job is free for the others"
                 self.tell(Event(-1, SAID, text=text))
             else:
                 self.fail(death)
             if not death.killed:
+                worker = self.workers[place]
                 worker.end()
                 self.workers[place] = _Process(death.worker, worker.order, self.variables, self.told.put)
 
-    def hear(self) -> bool:
-        """Passes on what workers say, until they say nothing for a while; gives whether all have ended."""
-        ended = all(worker.has_ended() for worker in self.workers)
-        try:
+    def has_ended(self) -> bool:
+        """Whether all workers have ended, and all that they said was heard."""
+        return all(worker.has_ended() for worker in self.workers)
+
+    def hear(self, pause: float) -> None:
+        """Passes on what workers say, until they say nothing for so many seconds."""
+        with suppress(queue.Empty):
             while True:
-                self.tell(self.told.get(timeout=0 if ended else PAUSE))
-        except queue.Empty:
-            return ended
+                self.tell(self.told.get(timeout=pause))
 
     def stop(self, number: signal.Signals) -> None:
         for worker in self.workers:
