@@ -11,8 +11,10 @@ OUT/locks/                              who works on what
 
 from __future__ import annotations
 
+from paren.train import run_directory
+
 RUNS, PLOTS, STORE, LAUNCHES, LOCKS = "runs", "plots", "store", "launches", "locks"
-STUDY, JOB, STATUS = "study.json", "job.json", "status.json"
+STUDY, JOB, STATUS = run_directory.STUDY, "job.json", "status.json"
 METRICS = "metrics.json"  # results of the analysis by name
 ANALYSIS = "analysis.json"  # the keys that they were computed under
 RECORD = "plot.json"  # the key that a plot was drawn under: null where its results have changed since

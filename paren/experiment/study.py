@@ -30,6 +30,7 @@ from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import Note, ParenError, Report
 from paren.text.size import count_of
+from paren.train.run_directory import refuse_single_run
 from paren.train.signals import StopSignals
 
 MOST_NAMED = 8  # jobs that a message names
@@ -53,6 +54,7 @@ def run_study(program: Program, overrides: Sequence[str], launch: Launch, view: 
     view = view if view is not None else SilentStudy()
     jobs = make_jobs(program, overrides)
     check_jobs(jobs)
+    refuse_single_run(launch.out)
     functions = functions_of(program)
     with StopSignals(border=BORDER, at_once=let_go_of_all) as signals:
         try:

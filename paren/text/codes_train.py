@@ -102,6 +102,13 @@ register(
     "Start again. To begin a run anew in the same place, stop the first one, then use --overwrite.",
 )
 register(
+    "E-RUN-017",
+    "a study and a single run in one folder",
+    "The output directory of a single run holds a study, or that of a study holds a single run. Tables and pages would "
+    "show one of them only.",
+    "Take another --out: `paren run FILE --single` and `paren run FILE` have the same one unless it is given.",
+)
+register(
     "E-CKPT-001",
     "nothing to resume from",
     "--resume was asked for, and there is no run or no checkpoint; the run does not start from scratch silently.",

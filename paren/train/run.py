@@ -95,6 +95,7 @@ class Start:
         total = total_steps(run, self.data.steps_per_epoch)
         stop = steps_to_do(options.steps, total)
         every = evaluate_every(run, self.data)
+        run_directory.refuse_others(options.out)
         run_directory.make_folder(options.out)
         with RunLock(options.out) as lock, self.signals.only_while(lock.prove), ExitStack() as held:
             run_directory.clean(options.out)

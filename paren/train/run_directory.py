@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -17,11 +18,13 @@ from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
 from paren.train.files import TEMPORARY, Files, json_bytes, not_writable, write_atomically
+from paren.train.lock import LOCK
 from paren.train.places.disk import DiskFolder
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
 
 RUN = "run.json"
+STUDY = "study.json"  # of a study, which trains its jobs elsewhere in its folder
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 FORMAT = 1
@@ -54,6 +57,31 @@ class Found:
     run: str
     directory: str
     adopted: bool = False
+
+
+def refuse_others(out: Path) -> None:
+    """Before anything is written there: E-RUN-017 for a folder that holds a study, E-RUN-003 for files of no run.
+
+    Where a lock lies, somebody else may be starting, and `decide` looks once it is held.
+    """
+    if os.path.exists(out / STUDY):
+        raise ParenError(
+            "E-RUN-017",
+            f"{out} holds a study ({STUDY}), and a single run would mix with it",
+            fix="take another --out",
+        )
+    if not os.path.exists(out / LOCK) and not os.path.exists(out / RUN):
+        _refuse_strangers(out)
+
+
+def refuse_single_run(out: Path) -> None:
+    """Before a study writes anything there: E-RUN-017 for a folder that holds a single run."""
+    if os.path.exists(out / RUN):
+        raise ParenError(
+            "E-RUN-017",
+            f"{out} holds a single run ({RUN}), and a study would mix with it",
+            fix="take another --out",
+        )
 
 
 def decide(options: RunOptions, experiment: Experiment) -> Found:
@@ -204,9 +232,9 @@ def _refuse_strangers(out: Path) -> None:
 
 def _holds_something(path: Path) -> bool:
     """A folder that a killed start has just made is nothing yet."""
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, no error for what may not be looked at
         return any(not each.name.startswith(TEMPORARY) for each in path.iterdir())
-    return path.exists()
+    return os.path.exists(path)
 
 
 def _is_blank(out: Path, found: status.Status | None) -> bool:

@@ -67,6 +67,27 @@ def test_options_of_one_training_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "run.json").is_file()
 
 
+def test_a_study_and_a_single_run_do_not_mix(tmp_path: Path) -> None:
+    write_study(tmp_path, "(defsweep (rate 1e-3))")
+    single = ("run", "study.paren", "--single", "--steps", "2")
+    assert paren(tmp_path, "run", "study.paren", "--out", "both").code == 0
+    assert paren(tmp_path, *single, "--out", "one").code == 0
+    before = set(tmp_path.rglob("*"))
+    fix = "  fix: take another --out\n"
+    for options in ((), ("--overwrite",), ("--resume", "auto")):
+        refused = paren(tmp_path, *single, *options, "--out", "both")
+        said = "E-RUN-017: both holds a study (study.json), and a single run would mix with it\n"
+        assert (refused.code, refused.out, refused.err) == (1, "", said + fix)
+    for command in ("run", "train", "analyze"):
+        refused = paren(tmp_path, command, "study.paren", "--out", "one")
+        said = "E-RUN-017: one holds a single run (run.json), and a study would mix with it\n"
+        assert (refused.code, refused.out, refused.err) == (1, "", said + fix)
+    assert set(tmp_path.rglob("*")) == before
+    again = paren(tmp_path, "run", "study.paren", "--out", "both")
+    assert (again.code, again.err) == (0, "both holds this study, complete with 2 jobs: nothing to do\n")
+    assert paren(tmp_path, *single, "--resume", "latest", "--out", "one").code == 0
+
+
 class Started:
     """`paren train study.paren`, or another command, as a process of a session of its own."""
 

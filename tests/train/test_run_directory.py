@@ -185,6 +185,7 @@ def test_files_without_a_run_are_not_taken_for_one(tmp_path):
         error = refused(trial, **options)
         assert error.code == "E-RUN-003"
         assert error.message == f"{trial.out} holds metrics.jsonl but no run.json, so it is not a run's directory"
+    assert [path.name for path in trial.out.iterdir()] == ["metrics.jsonl"]
     assert (trial.out / "metrics.jsonl").read_text() == "mine"
 
 
