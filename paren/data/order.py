@@ -17,6 +17,7 @@ Int64Array = npt.NDArray[np.int64]
 
 ROUNDS = 10
 PIECE = 1 << 13  # indices that are permuted at a time: what is computed on the way stays in the cache
+LARGEST_TABLE = 1 << 9  # numbers that a round's table holds; those of a permutation then take 40 KiB at most
 _MASK = (1 << 64) - 1
 
 
@@ -38,7 +39,7 @@ def permuted(indices: Int64Array, count: int, seed: int, epoch: int) -> Int64Arr
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= count):
         raise ValueError(f"indices must be in 0 .. {count - 1}")
     bits = (count - 1).bit_length()
-    rounds = _rounds(count, seed, epoch, tables=indices.size >= 1 << (bits - bits // 2))
+    rounds = _rounds(count, seed, epoch, tables=min(indices.size, LARGEST_TABLE) >= 1 << (bits - bits // 2))
     values = indices.copy()
     outside = np.arange(values.size)
     while outside.size:
@@ -79,7 +80,7 @@ class _Round:
         return _mixed(half, self.key, self.mask)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=3)  # that of a split, and of the epochs at whose border a batch is
 def _rounds(count: int, seed: int, epoch: int, *, tables: bool) -> tuple[_Round, ...]:
     """Even rounds change the high half, odd ones the low half, which may have one bit less."""
     state = 0

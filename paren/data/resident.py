@@ -13,6 +13,7 @@ import numpy.typing as npt
 from paren.data.dataset import Int64Array, Split
 from paren.data.fields import ArraySplit
 from paren.data.loader import GlobalBatch, Schedule, cut
+from paren.data.order import PIECE
 from paren.data.stream import TokenSplit
 from paren.ir.op import Array
 from paren.ir.program import RunForm
@@ -56,6 +57,17 @@ def block_steps(rows: int) -> int:
     return max(1, min(BLOCK_STEPS, BLOCK_BYTES // (8 * rows)))
 
 
+def making_bytes(rows: int) -> int:
+    """What making a table takes beside it, a part of the steps after another: what `permuted` holds of the places of a
+    part, and of a piece of them."""
+    places = min(_part_steps(rows), block_steps(rows)) * rows
+    return 8 * (5 * places + 6 * min(places, PIECE)) + (4 << 10)
+
+
+def _part_steps(rows: int) -> int:
+    return max(1, PIECE // rows)
+
+
 @dataclass(frozen=True)
 class Table:
     """The batches of n positions from `position` on: `places` int64[n rows], of which rows beyond `counts` (int32[n])
@@ -75,7 +87,8 @@ class ResidentBatches:
     """The batches of positions up to `stop`, each in one call, one by one or as tables. Tables, which cost a
     permutation, and the next single batch are made ahead in a thread.
 
-    A table never crosses a multiple of `block_steps`.
+    A table never crosses a multiple of `block_steps`. Two places take turns: one is good until one of the next block is
+    asked for.
     """
 
     def __init__(self, split: ArraySplit | TokenSplit, run: RunForm, rows: int, stop: int) -> None:
@@ -85,6 +98,7 @@ class ResidentBatches:
         self._rows = rows
         self._stop = stop
         self._block = block_steps(rows)
+        self._places = np.empty((2, min(self._block, stop), rows), np.int64)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paren-loader")
         self._tables: dict[int, Future[Table]] = {}
         self._next: tuple[int, Future[GlobalBatch]] | None = None
@@ -121,9 +135,17 @@ class ResidentBatches:
 
     def _make(self, block: int) -> Table:
         start, stop = block * self._block, min((block + 1) * self._block, self._stop)
-        indices, counts = self._schedule.batches(start, stop)
+        table, counts = self._places[block % 2, : stop - start], np.empty(stop - start, np.int32)
+        each = _part_steps(self._rows)
+        for first in range(0, stop - start, each):
+            part = table[first : first + each]
+            counts[first : first + each] = self._fill(part, start + first)
+        return Table(start, table, counts)
+
+    def _fill(self, table: Int64Array, start: int) -> Int64Array:
+        """Fills the table of the positions from `start` on, and gives their counts."""
+        indices, counts = self._schedule.batches(start, start + len(table))
         places = self._split.places(indices)
-        table = np.empty((stop - start, self._rows), np.int64)
         ends = np.cumsum(counts)
         full = counts == self._rows
         whole = np.repeat(full, counts)
@@ -132,7 +154,7 @@ class ResidentBatches:
             last = ends[step] - 1
             rows = np.minimum(np.arange(self._rows, dtype=np.int64) + ends[step] - counts[step], last)
             table[step] = places[rows]
-        return Table(start, table, counts.astype(np.int32))
+        return counts
 
 
 def as_bytes(array: Array) -> Array:

@@ -9,7 +9,7 @@ from math import prod
 from paren.codegen.division import touched_bytes
 from paren.codegen.tile import LARGEST
 from paren.data.loader import PREFETCH
-from paren.data.resident import block_steps
+from paren.data.resident import block_steps, making_bytes
 from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
@@ -142,15 +142,15 @@ def _loader_bytes(program: Program) -> int:
 
 
 def _table_bytes(program: Program) -> int:
-    """For calls of many steps: tables of places, one in use, its copy, and three while another is made, with the number
-    of examples and the four sums of each step."""
+    """For calls of many steps: tables of places, one in use, its copy, the next one and what making it takes, with the
+    number of examples and the four sums of each step."""
     if adds(program):
         return 0
     rows, total = program.rows, program.run.steps
     block = block_steps(rows)
     if total is not None and total <= block:  # no other is made while the first is in use
-        return (3 * 8 * rows + 4 + 4 * 8) * total
-    return (5 * 8 * rows + 4 + 4 * 8) * block
+        return (2 * (8 * rows + 4) + 4 * 8) * total + making_bytes(rows)
+    return (3 * (8 * rows + 4) + 4 * 8) * block + making_bytes(rows)
 
 
 def _product_bytes(plans: Plans) -> int:

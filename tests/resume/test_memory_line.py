@@ -43,3 +43,14 @@ def test_small_plans_have_no_share() -> None:
     assert describe_peak(200_000, 9_850) == "peak 195 KiB of 9.62 KiB planned"
     assert describe_peak(58_793_984, 55_976_064) == "peak 56.1 MiB of 53.4 MiB planned (+5 %)"
     assert describe_peak(40 << 20, 64 << 20) == "peak 40 MiB of 64 MiB planned (-38 %)"
+
+
+def test_many_steps_a_call_take_no_more_than_planned(tmp_path: Path) -> None:
+    """A network whose plan is mostly tables of places, each of which is made while the one before is in use."""
+    text = WIDE.replace("1536 1536", "16").replace(":batch 256 :steps 5", ":batch 128 :steps 3000")
+    text = re.sub(":evaluate-every.*", ":log-every 50)", text)
+    code, _, shown = run("run", write_program(tmp_path, "narrow", text), "--out", tmp_path / "run", "--threads", 1)
+    assert code == 0, shown
+    (annotation,) = [each for each in read_annotations(tmp_path / "run") if each["annotation"] == "memory"]
+    peak = np.nanmax(read_metrics(tmp_path / "run")["runtime/peak_bytes"])
+    assert 0.4 * annotation["planned"] < peak < 1.05 * annotation["planned"] < 2.2 * 2**20
