@@ -263,10 +263,13 @@ def can_redraw() -> bool:
     return os.environ.get("TERM") not in ("dumb", "unknown")
 
 
+LEAST_PLAIN = 1024  # a smaller number without a unit is one whose unit was forgotten
+
+
 def parse_size(text: str, name: str) -> int:
     """Bytes of a size such as `24GiB` (powers of 1024), `2GB` (powers of 1000) or `4096`; `name` is for the message.
 
-    Raises E-ENV-002 unless it is a positive size.
+    Raises E-ENV-002 unless it is a positive size, with a unit below 1,024.
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * _UNITS[(match[2] or "B").upper()]) if match else 0
@@ -274,6 +277,12 @@ def parse_size(text: str, name: str) -> int:
         raise ParenError(
             "E-ENV-002",
             f"{name} is `{text}`, which is not a size in bytes",
+            fix="write a number with a unit, 24GiB or 512MiB",
+        )
+    if match is not None and not match[2] and size < LEAST_PLAIN:
+        raise ParenError(
+            "E-ENV-002",
+            f"{name} is `{text}`, which without a unit is {size} bytes",
             fix="write a number with a unit, 24GiB or 512MiB",
         )
     return size

@@ -137,6 +137,7 @@ class RestoredModel:
                     "E-DATA-023",
                     f"input {wanted.name} holds {value}, the model takes {low} .. {high - 1}",
                     wanted.span,
+                    fix="give values in that range, as the data had that the model was trained with",
                 )
         given = place[: len(rows)]
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
@@ -148,6 +149,7 @@ class RestoredModel:
                 "E-DATA-023",
                 f"input {wanted.name} holds {value} in example {first + example}, the model takes finite numbers",
                 wanted.span,
+                fix="leave the example out, or replace the value",
             )
 
     @cached_property

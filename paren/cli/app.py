@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from paren.cli import artifacts, formatting, inspection, machine, recorded, studies, training
-from paren.cli.output import print_result, report_errors, report_fault, say
+from paren.cli.output import flush_result, print_result, report_errors, report_fault, say
 from paren.environment import read_environment
 from paren.parallel.agent import tell_agent
 from paren.text.errors import InternalError, ParenError, describe_cause, did_you_mean
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         code = _report(given)
-        sys.stdout.flush()
+        flush_result()
     except BrokenPipeError:
         _silence_stdout()
         code = BROKEN_PIPE

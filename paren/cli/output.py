@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
@@ -24,6 +25,12 @@ _PIPE_WIDTH = 1000
 def print_result(text: str) -> None:
     """Writes a result to stdout as it is."""
     print_painted(text, {})
+
+
+def flush_result() -> None:
+    """Writes what is left of a result, while a refusal can still be told."""
+    with _naming(sys.stdout):
+        sys.stdout.flush()
 
 
 def end_with_folder(folder: str, code: int) -> None:
@@ -129,13 +136,24 @@ def _error_styles(code: str) -> dict[str, str]:
     }
 
 
+@contextmanager
+def _naming(stream: TextIO) -> Iterator[None]:
+    """Lets an error of the system say which stream it refused."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "stdout" if stream is sys.stdout else "stderr"
+        raise
+
+
 def _write(text: str, styles: Mapping[str, str], stream: TextIO, *, coloured: bool) -> None:
     """Writes text as it is or, `coloured`, what each pattern of `styles` matches in its style.
 
     Without colours nothing is loaded for it: an error may have to be told when there is no memory for anything.
     """
     if not styles or not coloured or not wants_colour():
-        stream.write(text)
+        with _naming(stream):
+            stream.write(text)
         return
     from rich.console import Console  # see print_table
     from rich.text import Text

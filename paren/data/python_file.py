@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,6 +21,7 @@ from paren.text.source import Span
 Read = Callable[[Path], bytes]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_OWN_LINE = re.compile(r"[^/]\S*\.py:[0-9]+, in ")  # other files are named by their whole paths
 _END_FRAMES = 8  # of a deep stack, so many of the outermost and innermost calls are shown
 
 
@@ -90,6 +92,11 @@ class PythonFile:
 
     def _named(self, filename: str) -> str:
         return self.place if filename == str(self.path) else filename
+
+
+def last_line(error: ParenError) -> str | None:
+    """Of the notes of what `errors` raised, the last that is of the user's own file: `FILE:LINE, in FUNCTION: TEXT`."""
+    return next((note.message for note in reversed(error.notes) if _OWN_LINE.match(note.message)), None)
 
 
 @contextlib.contextmanager

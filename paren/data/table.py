@@ -18,6 +18,7 @@ from paren.text.errors import ParenError
 from paren.text.source import Span
 
 ROWS = 1 << 14
+CORRECT = "correct the cell, leave its row out, or declare the field with another type"
 BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -105,9 +106,10 @@ def _parsed(cells: list[str], dtype: DType, place: Callable[[int], str], span: S
             values.append(convert(cell))
         except (ValueError, KeyError):
             what = f"{cell!r} is no {kind}" if cell else "the cell is empty"
-            raise ParenError("E-DATA-020", f"{place(number)}: {what}", span) from None
+            raise ParenError("E-DATA-020", f"{place(number)}: {what}", span, fix=CORRECT) from None
     try:
         return np.array(values, _stored(dtype))
     except OverflowError:
         number = next(i for i, value in enumerate(values) if not -(1 << 63) <= int(str(value)) < 1 << 63)
-        raise ParenError("E-DATA-020", f"{place(number)}: {cells[number]} does not fit 64 bits", span) from None
+        what = f"{place(number)}: {cells[number]} does not fit 64 bits"
+        raise ParenError("E-DATA-020", what, span, fix=CORRECT) from None

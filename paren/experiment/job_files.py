@@ -33,6 +33,7 @@ WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 class JobStatus:
     """`state`: waiting, running, done or failed. `stage`: what it does now, or did when it failed or was stopped: data,
     training, or the name of an analysis. `attempt` tells one try from the next. `seconds`: of each stage that ended.
+    `line`: where a function of the user's failed, `FILE:LINE, in FUNCTION: TEXT`.
 
     A job whose worker was killed still says `running`; nobody holds its claim then.
     """
@@ -43,6 +44,7 @@ class JobStatus:
     code: str | None = None
     message: str | None = None
     traceback: str | None = None
+    line: str | None = None
     started: str = field(default_factory=now)
     updated: str = ""
     worker: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")

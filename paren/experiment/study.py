@@ -189,7 +189,8 @@ class _Study:
                 unfinished.append(job)
             elif status.state == FAILED:
                 said = f"{status.code}: {status.message}" if status.code else status.message
-                failed.append(Note(f"{job.name}: {said} ({job.folder}/{STATUS})"))
+                line = f"; {status.line}" if status.line else ""
+                failed.append(Note(f"{job.name}: {said} ({job.folder}/{STATUS}){line}"))
         return failed, unfinished
 
     def _complaints(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paren.data.python_file import last_line
 from paren.experiment.analysis.analyze import analyze_job
 from paren.experiment.events import NOTICE, Event, JobProgress, Tell
 from paren.experiment.job_analysis import subject_of
@@ -114,7 +115,7 @@ class Worker:
         except TakenOver:
             raise
         except ParenError as error:
-            attempt.fail(error.code, error.message, "".join(traceback.format_exception(error)))
+            attempt.fail(error.code, error.message, "".join(traceback.format_exception(error)), last_line(error))
         except Exception as error:  # whatever a job does wrong is told by its status and must not stop the others
             message = f"{type(error).__name__}: {error}"
             attempt.fail(None, message, "".join(traceback.format_exception(error)))
@@ -215,10 +216,10 @@ class _Attempt:
         self._write_status()
         self.worker.tell(Event(self.job.order, state, stage or ""))
 
-    def fail(self, code: str | None, message: str, text: str) -> None:
-        """The last word on one that did; `text` is its traceback."""
+    def fail(self, code: str | None, message: str, text: str, line: str | None = None) -> None:
+        """The last word on one that did; `text` is its traceback, `line` is as in `JobStatus`."""
         self._end_stage()
-        self.status = replace(self.status, state=FAILED, code=code, message=message, traceback=text)
+        self.status = replace(self.status, state=FAILED, code=code, message=message, traceback=text, line=line)
         self._write_status()
         told = f"{code}: {message}" if code else message
         self.worker.tell(Event(self.job.order, FAILED, self.status.stage or "", text=told))

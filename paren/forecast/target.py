@@ -62,7 +62,14 @@ def absent_target(
     if memory is None:
         raise ParenError("E-DEV-012", "--arch says nothing about memory", fix="give --memory SIZE too, or --card NAME")
     name = f"a card of {memory.strip()}" + (f" ({check_arch(arch)})" if arch is not None else "")
-    return _of_size(name, parse_size(memory, "--memory"), None)
+    total = parse_size(memory, "--memory")
+    if total <= RESERVE:
+        raise ParenError(
+            "E-ENV-002",
+            f"--memory is `{memory}`, and 1 GiB of a card stays free for CUDA's libraries, so nothing is left",
+            fix="give the whole memory of the card, such as 24GiB",
+        )
+    return _of_size(name, total, None)
 
 
 def _of_size(name: str, total: int, limits: Limits | None) -> Target:

@@ -15,6 +15,8 @@ from paren.text.reader import read
 from paren.text.source import Source, Span
 
 COMMAND_LINE = "<command line>"
+SET_ONCE = "leave one of them out"
+AS_WRITTEN = "write it as in --set rate=1e-3"
 STUDIES = ("defsweep", "defcohort", "defgrid")
 
 
@@ -44,6 +46,7 @@ class Settings:
                 f"{name} is {kind(known.value)}, and {kind(value)} is of another kind",
                 form.span,
                 notes=[Note(f"{name} is defined here", known.span)],
+                fix="write a value of the same kind; an integer may stand for a float",
             )
         return fitting
 
@@ -73,7 +76,7 @@ class Settings:
                 name, span, form = parse_override(text)
                 if name in seen:
                     first = Note("the first one", seen[name])
-                    raise ParenError("E-SET-003", f"{name} is set twice", span, notes=[first])
+                    raise ParenError("E-SET-003", f"{name} is set twice", span, notes=[first], fix=SET_ONCE)
                 seen[name] = span
                 self.override(name, span, form, "--set")
 
@@ -126,7 +129,7 @@ def parse_override(text: str) -> tuple[str, Span, Form]:
     name, equals, value = text.partition("=")
     whole = Span(source, 0, len(text))
     if not equals or not name.strip():
-        raise ParenError("E-SET-003", f"{text} is not of the form name=value", whole)
+        raise ParenError("E-SET-003", f"{text} is not of the form name=value", whole, fix=AS_WRITTEN)
     start = len(name) + 1
     try:
         forms = read(Source(COMMAND_LINE, " " * start + value))
@@ -138,7 +141,7 @@ def parse_override(text: str) -> tuple[str, Span, Form]:
             "E-SET-003",
             f"{name.strip()} is set to {f'{len(forms)} values, one' if forms else 'nothing, a value'} is needed",
             Span(source, start, len(text)) if value else whole,
-            fix="a list is written in brackets and quotes: --set 'hidden=[32 32]'" if forms else None,
+            fix="a list is written in brackets and quotes: --set 'hidden=[32 32]'" if forms else AS_WRITTEN,
         )
     return name.strip(), Span(source, 0, len(name)), _moved(forms[0], source)
 
@@ -174,7 +177,7 @@ def apply_variant(settings: Settings, variants: Mapping[str, List], variant: str
             with settings.session.collect():
                 if head.name in seen:
                     first = Note("the first one", seen[head.name])
-                    raise ParenError("E-SET-003", f"{head.name} is set twice", head.span, notes=[first])
+                    raise ParenError("E-SET-003", f"{head.name} is set twice", head.span, notes=[first], fix=SET_ONCE)
                 seen[head.name] = head.span
                 if isinstance(value, List) and head.name in STUDIES:
                     if name == variant:

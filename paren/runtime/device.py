@@ -20,6 +20,7 @@ from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
 from paren.text.errors import ParenError, did_you_mean
 
+_CUDA = re.compile(r"cuda(:[0-9]+)?")
 DEVICES = ("cpu", "cuda", "auto", "reference")
 
 
@@ -137,11 +138,13 @@ def open_device(
             unused = "; --tf32 has no effect" if tf32 else ""
             return _open_cpu(threads, cache, f"auto: the CPU, because {missing.detail}{unused}")
         return _open_card("cuda", 0, cache, tf32, probes, chosen=True)
-    if re.fullmatch(r"cuda(:[0-9]+)?", name):
+    if _CUDA.fullmatch(name):
         return _open_card(name, int(name.partition(":")[2] or 0), cache, tf32, probes)
+    meant = name.lower().replace("gpu", "cuda")
+    hint = f" (did you mean {meant}?)" if _CUDA.fullmatch(meant) else did_you_mean(name, DEVICES)
     raise ParenError(
         "E-DEV-002",
-        f"unknown device {name}{did_you_mean(name, DEVICES)}",
+        f"unknown device {name}{hint}",
         fix=f"use one of {', '.join(DEVICES)}",
     )
 

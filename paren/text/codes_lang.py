@@ -430,7 +430,8 @@ register(
 register(
     "E-STUDY-007",
     "an exception in an analysis function",
-    "The user's own code raised; the notes show its lines. Other jobs go on.",
+    "The user's own code raised; at the end a note names the line, and status.json of the job has its traceback. "
+    "Other jobs go on.",
     "Correct the Python file and start again: what was computed before is kept.",
 )
 register(

@@ -10,6 +10,8 @@ from paren.text.errors import ParenError, Report, did_you_mean, system_reason
 from paren.text.source import Span
 from paren.train.tensor_file import FORMAT_NAMES, Entry, MalformedFile, read_header, read_places
 
+FIX = "name a safetensors file, such as best/parameters-STEP.safetensors of a run"
+
 
 def load_weights(
     path: Path, names: Iterable[tuple[str, str]], parameters: Mapping[str, AnyArray], span: Span | None
@@ -26,9 +28,10 @@ def load_weights(
             sources = _match(path, entries, {parameter: name for name, parameter in names}, parameters, span)
             read_places(file, [(entries[name].begin, parameters[parameter]) for parameter, name in sources.items()])
     except OSError as error:
-        raise ParenError("E-START-001", f"the weights {path} cannot be read ({system_reason(error)})", span) from error
+        reason = f"the weights {path} cannot be read ({system_reason(error)})"
+        raise ParenError("E-START-001", reason, span, fix=FIX) from error
     except MalformedFile as error:
-        raise ParenError("E-START-001", f"{path} is no safetensors file: {error}", span) from error
+        raise ParenError("E-START-001", f"{path} is no safetensors file: {error}", span, fix=FIX) from error
     return sorted(entries.keys() - set(sources.values()))
 
 

@@ -358,7 +358,9 @@ def test_a_result_that_cannot_be_written_is_an_error_of_a_run_that_stands(tmp_pa
     run = f"{sys.executable} -m paren run {REGRESSION} --variant smoke --out {tmp_path}/out >/dev/full"
     done = subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "E-CLI-002: the system refused a file operation: no space left on device"
+    assert done.stderr.splitlines()[-1] == (
+        "E-CLI-002: the system refused a file operation: no space left on device (stdout)"
+    )
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "complete"
 
 

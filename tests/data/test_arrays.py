@@ -251,6 +251,14 @@ CSV_FAULTS = [
 ]
 
 
+def test_a_wrong_cell_can_be_mended(opened: Opener) -> None:
+    for text in ("y\n2.5\n", f"y\n{2**70}\n"):
+        opened.write("t.csv", text)
+        with pytest.raises(ParenError) as caught:
+            opened(data_form("arrays", "t.csv", fields=(Y,)))
+        assert caught.value.fix == "correct the cell, leave its row out, or declare the field with another type"
+
+
 @pytest.mark.parametrize(("text", "code", "message"), CSV_FAULTS)
 def test_wrong_tables(opened: Opener, text: str, code: str, message: str) -> None:
     opened.write("t.csv", text)

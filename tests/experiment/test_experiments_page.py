@@ -175,6 +175,8 @@ def test_an_exception_fails_only_its_job(folder: Path) -> None:
         if status["state"] == "failed":
             assert status["code"] == "E-STUDY-007"
             assert 'waves.py", line' in status["traceback"]
+            assert caught.value.notes[0].message.endswith(f"/status.json); {status['line']}")
+            assert re.fullmatch(r"waves\.py:\d+, in error: assert len\(misses\) < 9 and .*", status["line"])
     assert sorted(states.items()) == [
         ("baseline replica-0", "done"),
         ("baseline replica-1", "done"),

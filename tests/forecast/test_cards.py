@@ -104,6 +104,17 @@ def test_a_wrong_size() -> None:
     )
 
 
+def test_a_card_has_to_have_more_than_its_reserve() -> None:
+    for memory in ("300MiB", "1GiB"):
+        with pytest.raises(ParenError) as caught:
+            absent_target(None, None, memory, "sm_90")
+        assert str(caught.value) == (
+            f"E-ENV-002: --memory is `{memory}`, and 1 GiB of a card stays free for CUDA's libraries, "
+            "so nothing is left\n"
+            "  fix: give the whole memory of the card, such as 24GiB"
+        )
+
+
 def test_a_card_keeps_memory_for_its_libraries() -> None:
     assert RESERVE == 1 << 30
     card = absent_target(None, "h100-80g", None, None)

@@ -160,6 +160,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, s
             "E-DATA-023",
             f"input x holds {shown} in example 1, the model takes finite numbers",
         )
+        assert caught.value.fix == "leave the example out, or replace the value"
 
 
 def test_save_parameters_and_metrics(trial: Trial, tmp_path: Path) -> None:

@@ -59,7 +59,13 @@ def test_auto_says_that_the_cpu_does_not_round_to_tf32() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("cpus", "unknown device cpus (did you mean cpu?)"), ("tpu", "unknown device tpu"), ("", "unknown device ")],
+    [
+        ("cpus", "unknown device cpus (did you mean cpu?)"),
+        ("tpu", "unknown device tpu"),
+        ("", "unknown device "),
+        ("gpu", "unknown device gpu (did you mean cuda?)"),
+        ("GPU:1", "unknown device GPU:1 (did you mean cuda:1?)"),
+    ],
 )
 def test_unknown_devices(name: str, message: str) -> None:
     with pytest.raises(ParenError) as caught:

@@ -357,21 +357,26 @@ def test_an_object_that_changes_while_it_is_read(store: int, monkeypatch: pytest
             found.read(90)
 
 
+BUCKETS = "a bucket's name has two or more letters and digits, with . _ - after the first"
+ADDRESSES = "of addresses, only s3:// is known"
+
+
 @pytest.mark.parametrize(
-    ("called", "shown"),
+    ("called", "shown", "why"),
     [
-        ("s3://", "'s3://'"),
-        ("s3:/bucket/x", "'s3:/bucket/x'"),  # what a Path makes of it
-        ("gs://bucket/x", "'gs://bucket/x'"),
-        ("s3://bucket/a/../b", "'s3://bucket/a/../b'"),
-        ("s3://bucket/a\nb", r"'s3://bucket/a\nb'"),
-        (f"s3://{KEY}:{SECRET}@bucket/x", "what was given"),
-        (f"https://bucket.host/x?X-Amz-Credential={KEY}&X-Amz-Signature={SECRET}", "what was given"),
+        ("s3://", "'s3://'", "it names no bucket"),
+        ("s3://x/y", "'s3://x/y'", BUCKETS),
+        ("s3:/bucket/x", "'s3:/bucket/x'", ADDRESSES),  # what a Path makes of it
+        ("gs://bucket/x", "'gs://bucket/x'", ADDRESSES),
+        ("s3://bucket/a/../b", "'s3://bucket/a/../b'", "the parts of its prefix cannot be . or .."),
+        ("s3://bucket/a\nb", r"'s3://bucket/a\nb'", "it has characters that cannot be printed"),
+        (f"s3://{KEY}:{SECRET}@bucket/x", "what was given", BUCKETS),
+        (f"https://bucket.host/x?X-Amz-Credential={KEY}&X-Amz-Signature={SECRET}", "what was given", ADDRESSES),
     ],
 )
-def test_what_is_no_place(called: str, shown: str) -> None:
+def test_what_is_no_place(called: str, shown: str, why: str) -> None:
     error = refused(lambda: open_place(called))
-    assert (error.code, error.message) == ("E-S3-002", f"{shown} is no place for checkpoints")
+    assert (error.code, error.message) == ("E-S3-002", f"{shown} is no place for checkpoints: {why}")
     assert error.fix == (
         "write a folder, or s3://BUCKET/PREFIX as text; credentials come from AWS_* variables or a profile"
     )

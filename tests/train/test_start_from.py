@@ -31,6 +31,8 @@ def mistakes(path: Path, names=(), into=None) -> list[str]:
         load_weights(path, names, into or parameters(), SPAN)
     assert {error.code for error in caught.value.errors} <= {"E-START-001", "E-START-002"}
     assert all(error.span == SPAN for error in caught.value.errors)
+    fix = "name a safetensors file, such as best/parameters-STEP.safetensors of a run"
+    assert all(error.fix == fix for error in caught.value.errors if error.code == "E-START-001")
     return [error.message for error in caught.value.errors]
 
 

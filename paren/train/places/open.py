@@ -31,10 +31,23 @@ def open_place(called: str, operations: Files | None = None) -> Place:
         shown = "what was given" if secret else repr(called)
         raise ParenError(
             "E-S3-002",
-            f"{shown} is no place for checkpoints",
+            f"{shown} is no place for checkpoints: {_fault(called, bucket)}",
             fix="write a folder, or s3://BUCKET/PREFIX as text; credentials come from AWS_* variables or a profile",
         )
     return BucketFolder(Bucket(bucket), "".join(f"{part}/" for part in parts))
+
+
+def _fault(called: str, bucket: str) -> str:
+    """What is wrong with an address; nothing of it is repeated, as it may hold a secret."""
+    if not called.startswith("s3://"):
+        return "of addresses, only s3:// is known"
+    if not called.isprintable():
+        return "it has characters that cannot be printed"
+    if not bucket:
+        return "it names no bucket"
+    if not _BUCKET.fullmatch(bucket):
+        return "a bucket's name has two or more letters and digits, with . _ - after the first"
+    return "the parts of its prefix cannot be . or .."
 
 
 def in_bucket(called: str | None) -> bool:
