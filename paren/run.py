@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +243,8 @@ def _compare(
     """Raises E-DP-006 unless all ranks train the same. `here`: ranks of a node."""
     facts = {"the program's digest": program_identity(program), "the data's digest": data.identity}
     facts["the type of gradients between nodes"] = "bf16" if rounds else "f32"
-    compare_facts(ranks, {**facts, **how.facts, **options.facts, **options.versions}, here)
+    settings = {f"the setting {each.name}": json.dumps(each.value) for each in program.settings}
+    compare_facts(ranks, {**facts, **how.facts, **options.facts, **options.versions}, settings, here)
 
 
 def _train(

@@ -38,7 +38,7 @@ def _table(table: Mapping[object, object]) -> list[str]:
     entries = [(str(name), _show(value)) for name, value in table.items()]
     width = max(len(name) for name, _ in entries) + 2
     lines = [f"    {name:<{width}}{value}" for name, value in entries]
-    if len(lines) <= _LONGEST_TABLE:
+    if len(lines) <= _LONGEST_TABLE + 1:  # a line that says that one is left out takes the place of that one
         return lines
     half = _LONGEST_TABLE // 2
     return [*lines[:half], f"    ... {len(lines) - 2 * half} more ...", *lines[-half:]]

@@ -207,13 +207,14 @@ class _Study:
         if unfinished:
             yield ParenError(
                 "E-JOB-002",
-                f"{len(unfinished)} of {total} were not finished, as the workers ended before",
+                f"{len(unfinished)} of {total} {'were' if len(unfinished) > 1 else 'was'} not finished, "
+                "as the workers ended before",
                 fix="start again: finished jobs are kept, and interrupted ones go on",
             )
         if missing:
             yield ParenError(
                 "E-JOB-008",
-                f"{len(missing)} of {total} have no trained model in {out}",
+                f"{len(missing)} of {total} {'have' if len(missing) > 1 else 'has'} no trained model in {out}",
                 notes=_first([Note(job.name) for job in missing]),
                 fix="train them with paren train, or both with paren run",
             )

@@ -11,7 +11,7 @@ from paren.inspect.regions import GraphReport, RegionGroup, group_regions
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 
 if TYPE_CHECKING:
     from paren.inspect.explain import Explanation
@@ -118,7 +118,8 @@ def _compiling(report: Explanation) -> list[Labelled]:
     compiling = report.compiling
     told = []
     if compiling is not None:
-        text = f"{compiling.compiled} kernels compiled, {compiling.reused} from the cache, {compiling.seconds:.1f} s"
+        kernels = count_of(compiling.compiled, "kernel")
+        text = f"{kernels} compiled, {compiling.reused} from the cache, {compiling.seconds:.1f} s"
         told.append(("compiling", text))
     return told + [("" if number else "fallbacks", fallback) for number, fallback in enumerate(report.fallbacks)]
 

@@ -20,6 +20,7 @@ from paren.parallel.watch import Watch
 from paren.text.errors import Note, ParenError
 
 GRACE = 30.0  # seconds in which the failure of another rank comes to light
+DIGEST, SHOWN = "digest", 12  # the last word of facts that are long numbers; of these so many digits are shown
 PATIENCE = 365 * 24 * 3600.0  # seconds of a collective: whether a rank is alive is watched, and not timed
 Stops = Callable[[], AbstractContextManager[Callable[[], int | None]]]
 
@@ -121,16 +122,25 @@ def say(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
-def compare_facts(ranks: Ranks, facts: Mapping[str, str], here: int) -> None:
-    """Raises E-DP-006 unless what decides about a run is the same as on rank 0. `here`: ranks of a node."""
+def compare_facts(ranks: Ranks, facts: Mapping[str, str], settings: Mapping[str, str], here: int) -> None:
+    """Raises E-DP-006 unless what decides about a run is the same as on rank 0. `settings` are looked at where a digest
+    differs, which they may explain. `here`: ranks of a node."""
     if ranks.leads:
-        ranks.tell(FACTS, dict(facts))
+        ranks.tell(FACTS, {**facts, **settings})
         return
     wanted = ranks.hear(FACTS)
-    for name, value in facts.items():
-        if wanted.get(name) != value:
-            raise ParenError(
-                "E-DP-006",
-                f"{name} is {value} on rank {ranks.rank} (node {ranks.rank // here}), and {wanted.get(name)} on rank 0",
-                fix="start every rank with the same file, settings, options, data and checkpoints",
-            )
+    different = next((name for name, value in facts.items() if wanted.get(name) != value), None)
+    if different is None:
+        return
+    own, its = facts[different], str(wanted.get(different))
+    if different.endswith(DIGEST):
+        own, its = own[:SHOWN], its[:SHOWN]
+        for name, value in settings.items():
+            if wanted.get(name) != value:
+                different, own, its = name, value, str(wanted.get(name, "not there"))
+                break
+    raise ParenError(
+        "E-DP-006",
+        f"{different} is {own} on rank {ranks.rank} (node {ranks.rank // here}), and {its} on rank 0",
+        fix="start every rank with the same file, settings, options, data and checkpoints",
+    )

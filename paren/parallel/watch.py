@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paren.parallel.failure import Failure
 from paren.parallel.sign import BRIEF, INTERVAL, JOINING, NEVER, OVER, Place, Sign, read_place, read_sign
@@ -144,7 +144,11 @@ class Watch:
         return self._patience.work, "PAREN_WORK_TIMEOUT"
 
     def _record(self, rank: int, cause: str) -> None:
-        Failure.of(self._store, rank, self._seen[rank].sign, cause, lives=True).record(self._store)
+        """A last sign may be of an earlier step; the others, which wait for the rank, are at the one that it was at."""
+        sign = self._seen[rank].sign
+        if sign.step is not None:
+            sign = replace(sign, step=max(each.sign.step or 0 for each in self._seen.values()))
+        Failure.of(self._store, rank, sign, cause, lives=True).record(self._store)
 
 
 def _progress(sign: Sign) -> tuple[int | None, int, str]:

@@ -13,6 +13,7 @@ import pytest
 
 import paren
 from paren.cli.app import main
+from paren.cli.summary import write_summary
 from paren.text.errors import ParenError
 
 SUMMARY: dict[str, object] = {
@@ -118,6 +119,14 @@ def test_check_prints_a_summary(interface: Interface, written: Read) -> None:
         "  notes:\n"
         "    the last batch of an epoch is short\n"
     )
+
+
+def test_no_line_of_a_summary_stands_for_one_line() -> None:
+    for count, lines in ((12, 12), (13, 13), (14, 13)):
+        table = {f"name-{number}": [number] for number in range(count)}
+        written = write_summary("f.paren", {"shapes": table}).splitlines()[2:]
+        assert len(written) == lines
+        assert ("    ... 2 more ..." in written) == (count == 14)
 
 
 def test_check_as_json_has_everything(interface: Interface, written: Read) -> None:

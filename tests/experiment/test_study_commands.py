@@ -43,7 +43,7 @@ def test_commands_of_a_study(tmp_path: Path) -> None:
     assert lines[3] == "E-JOB-001: 1 of 3 jobs failed, in outputs/study"
     missing = paren(tmp_path, "analyze", "study.paren")
     assert missing.code == 1
-    assert "E-JOB-008: 1 of 3 jobs have no trained model in outputs/study" in missing.err
+    assert "E-JOB-008: 1 of 3 jobs has no trained model in outputs/study" in missing.err
     (tmp_path / "study.paren").write_text((tmp_path / "study.paren").read_text().replace("(rows 4)", "(rows 80)"))
     again = paren(tmp_path, "run", "study.paren")
     assert (again.code, again.out) == (0, "outputs/study\n")

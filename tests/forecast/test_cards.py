@@ -126,4 +126,3 @@ def test_a_card_keeps_memory_for_its_libraries() -> None:
     assert rounded.products["float32"] == pytest.approx(0.5 * rounded.products["bfloat16"])
     size = absent_target(None, None, "24GiB", "sm_90")
     assert (size.name, size.memory, size.limits) == ("a card of 24GiB (sm_90)", 23 << 30, None)
-    assert absent_target(None, None, "512MiB", None).memory == 0

@@ -95,6 +95,15 @@ def test_a_rank_without_signs_is_frozen() -> None:
     assert scene.failure == "rank 1 on host-1 failed in step 5: it gave no sign of life for 10 s"
 
 
+def test_a_frozen_rank_is_where_those_are_that_wait_for_it() -> None:
+    scene = Scene(says=False)
+    scene.pass_seconds(2)
+    scene.silent = {1}
+    scene.signs |= {rank: replace(WAITS, step=17) for rank in (0, 2)}
+    scene.pass_seconds(11)
+    assert scene.failure == "rank 1 on host-1 failed in step 18: it gave no sign of life for 10 s"
+
+
 def test_a_rank_whose_process_ended_is_named_sooner() -> None:
     here = Place.here()
     if not here.machine:
