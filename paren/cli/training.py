@@ -122,7 +122,9 @@ def run(
 
 def sample(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", show_default=False)],
-    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The text to go on from.")] = "",
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="The text to go on from; it is not written again.")
+    ] = "",
     length: Annotated[int, typer.Option("--length", min=1, metavar="N", help="Tokens to write.")] = 200,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, metavar="T", help="0 takes the likeliest token.")

@@ -10,7 +10,8 @@ from typing import Protocol, TextIO
 from paren.environment import can_redraw, wants_colour
 from paren.text.json import Json
 
-BEFORE, AFTER = ("loss",), ("rate", "tokens-per-second")  # series shown around those of evaluations
+BEFORE, AFTER = ("loss",), ("rate",)  # series shown around those of evaluations, before the speed
+TOKENS, EXAMPLES = "tokens-per-second", "examples-per-second"
 EVALUATION = "evaluation/"
 BAR, LONG_BAR, WIDE = 10, 40, 140  # columns of the bar, and of a terminal that has room for a longer one
 BESIDE = 22  # columns of the phase, the time left and the gaps
@@ -152,9 +153,11 @@ def view_for(stream: TextIO) -> ProgressView:
 
 
 def _values(record: Mapping[str, Json], room: float = math.inf) -> str:
-    """The series that are shown, as many of the first as there is room for."""
+    """The series that are shown, as many of the first as there is room for. Where the loss gives one value an example,
+    the speed is in examples."""
     text = ""
-    for name in (*BEFORE, *(name for name in record if name.startswith(EVALUATION)), *AFTER):
+    speed = EXAMPLES if record.get(TOKENS) == record.get(EXAMPLES) else TOKENS
+    for name in (*BEFORE, *(name for name in record if name.startswith(EVALUATION)), *AFTER, speed):
         value = record.get(name)
         if isinstance(value, int | float):
             part = f"  {name} {value:,.0f}" if name.endswith("second") else f"  {name} {value:.5g}"

@@ -116,10 +116,12 @@ def decide(options: RunOptions, experiment: Experiment) -> Found:
     if complete and options.resume in (None, "auto", "latest"):
         return Found("done", stored["run"], stored["directory"])
     if options.resume is None and not _is_blank(out, found):
+        has_none = options.checkpoints is None and not _holds_something(out / CHECKPOINTS)
         raise ParenError(
             "E-RUN-001",
-            f"{out} holds an unfinished run of this experiment, at step {found.step if found else 0}",
-            fix="--resume latest goes on, --overwrite starts anew",
+            f"{out} holds an unfinished run of this experiment, at step {found.step if found else 0}"
+            + (", without a checkpoint" if has_none else ""),
+            fix="--overwrite starts anew" if has_none else "--resume latest goes on, --overwrite starts anew",
         )
     return Found("resume" if options.resume else "fresh", stored["run"], stored["directory"])
 

@@ -113,6 +113,13 @@ def test_plain_lines_come_at_a_sensible_rhythm(monkeypatch):
     assert 15 < len(lines) < 30
 
 
+def test_where_a_loss_has_one_value_an_example_the_speed_is_in_examples():
+    for tokens, shown in ((12345.6, "examples-per-second 12,346"), (98765.4, "tokens-per-second 98,765")):
+        stream = io.StringIO()
+        PlainLines(stream).step(1, {"loss": 2.5, "tokens-per-second": tokens, "examples-per-second": 12345.6})
+        assert stream.getvalue() == f"step 1/0  loss 2.5  {shown}\n"
+
+
 def test_every_metric_of_an_evaluation_is_shown():
     stream = io.StringIO()
     view = PlainLines(stream)

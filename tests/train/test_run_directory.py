@@ -161,6 +161,10 @@ def test_a_run_without_a_checkpoint_starts_again_with_auto_only(tmp_path):
     trial = Trial(tmp_path / "run")
     trial.start(steps=1)
     shutil.rmtree(trial.out / "checkpoints")
+    error = refused(trial)
+    assert error.code == "E-RUN-001"
+    assert error.message == f"{trial.out} holds an unfinished run of this experiment, at step 1, without a checkpoint"
+    assert error.fix == "--overwrite starts anew"
     error = refused(trial, resume="latest")
     assert error.code == "E-CKPT-001"
     assert error.message == f"{trial.out / 'checkpoints'} holds no checkpoint to resume from"

@@ -26,7 +26,7 @@ LEAST_CUDNN = (9, 13)
 RESERVE = 1 << 30  # bytes of a card that stay free for CUDA and its libraries
 
 NEEDED = "CUDA needs torch 2.10 or newer, built for CUDA 13"
-INSTALL_TORCH = "pip uninstall torch, then pip install torch: on Linux that is the build for CUDA"
+INSTALL_TORCH = "pip uninstall torch, then pip install torch --index-url https://download.pytorch.org/whl/cu130"
 INSTALL_EXTRA = "pip install 'paren[cuda]'"
 CPU = "use the device cpu"
 

@@ -24,7 +24,7 @@ FINE = FakeProbes()
 CPU_BUILD = Torch("2.13.0+cpu", "", "")
 
 NEEDED = "  note: CUDA needs torch 2.10 or newer, built for CUDA 13\n"
-INSTALL = "pip uninstall torch, then pip install torch: on Linux that is the build for CUDA"
+INSTALL = "pip uninstall torch, then pip install torch --index-url https://download.pytorch.org/whl/cu130"
 
 REFUSALS = {
     "no torch": (
