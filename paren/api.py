@@ -34,8 +34,7 @@ from paren.parallel.visible import ordinal_of, visible_devices
 from paren.pipeline import Planning
 from paren.plan.traits import CUDA, traits_of
 from paren.restored import sample
-from paren.run import How, Run, default_out, package_versions, run_program, shared_program
-from paren.runtime.device import open_device
+from paren.run import How, Run, default_out, open_own, package_versions, run_program, shared_program
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError, did_you_mean
@@ -149,14 +148,16 @@ class Experiment:
 
                 code = compile_for_card(candidate.plans, arch, read_environment().cache / "kernels")
             gain = what_cudnn_changes(candidate.program, candidate.plans, target.limits)
-            return explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
+            report = explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
+            return replace(report, remarks=self._remarks())
         environment = read_environment()
         name = device or environment.device
         topology = find_topology(environment.ranks, visible_devices(name), ordinal_of(name))
-        opened = open_device(name, threads, environment.cache / "kernels", tf32)
+        opened = open_own(name, topology, threads, tf32)
         size = parse_size(memory, "--memory") if memory is not None else environment.memory
         limits = limits_of(opened, environment.cache) if opened.target else None
-        target = present_target(opened, limits, size, "--memory" if memory is not None else "PAREN_MEMORY")
+        source = "--memory" if memory is not None else "PAREN_MEMORY"
+        target = present_target(opened, limits, size, source, len(topology.devices))
         shared = shared_program(self.program, topology)
         if topology.ranks > 1 and opened.link is not None:
             refusal = refusal_of(opened.link, environment.by_hosts)
@@ -167,10 +168,11 @@ class Experiment:
         first = first_candidate(shared, planning, target.memory, plans)
         choice = predict(first, stacking, target.memory, target.limits)
         # Copies of the state lie in the host's memory.
-        room = target.memory if size is not None else target.memory // 2
+        room = target.memory if size is not None or topology.ranks > 1 else target.memory // 2
         candidate = choose_saving(choice.candidate, available_memory().bytes // 2 if opened.own_memory else room)
         compiling = compile_plans(candidate.plans, opened)
-        return explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
+        report = explain(candidate.program, candidate.plans, target, compiling, opened.notes, choice.told)
+        return replace(report, remarks=({"device": opened.reason} if opened.reason else {}) | self._remarks())
 
     def run(
         self,
@@ -297,6 +299,11 @@ class Experiment:
         how = self._how(device, threads, data_root)
         launch = Launch(self._out(out), how, False, True, workers, parallel)
         return run_study(self.program, self.overrides, launch, progress)
+
+    def _remarks(self) -> dict[str, str]:
+        """That a report of one training is not one of a study."""
+        alone = "of this study only the training of the file's own values; paren plan shows all jobs"
+        return {"study": alone} if self.is_study else {}
 
     def _out(self, out: str | Path | None) -> Path:
         return Path(out) if out is not None else default_out(self.program)

@@ -43,7 +43,7 @@ from paren.runtime.limits import limits_of, read_limits
 from paren.runtime.memory import Available, available_memory, usable_memory
 from paren.text.errors import ParenError
 from paren.text.json import Json
-from paren.text.size import show_bytes
+from paren.text.size import show_beside
 from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
@@ -122,8 +122,9 @@ class Preparation:
             candidate = self.first if degree == 1 else make_candidate(self.first, degree)
             if candidate.memory.planned <= free.bytes:
                 return Choice(candidate, STORED if degree == stored else LOWERED)
-            needed = show_bytes(candidate.memory.planned)
-            self.view.notice(f"stacking {degree} needs {needed}, and {show_bytes(free.bytes)} are free")
+            needed = candidate.memory.planned
+            sizes = f"needs {show_beside(needed, free.bytes)}, and {show_beside(free.bytes, needed)} are free"
+            self.view.notice(f"stacking {degree} {sizes}")
         return Choice(self.first, LOWERED)
 
     def _automatic(self, most: int) -> Choice:

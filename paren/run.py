@@ -176,7 +176,7 @@ def train_program(
     environment = read_environment()
     view = view if ranks is None or ranks.leads else Silent()
     profiling = Profiling() if how.profile and (ranks is None or ranks.leads) else None
-    opened = device if device is not None else _open(how, topology)
+    opened = device if device is not None else open_own(how.device, topology, how.threads, how.tf32)
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
     shared = shared_program(program, topology)
@@ -221,11 +221,11 @@ def train_program(
     return _train(training.Experiment.of(program, run_digest(program, data)), options, preparation, ranks, signals)
 
 
-def _open(how: How, topology: Topology) -> Device:
-    """The device of this process, with its part of the threads."""
+def open_own(name: str, topology: Topology, threads: int | None, tf32: bool) -> Device:
+    """The device of a rank, this process if it is one, with its part of the threads."""
     here = len(topology.devices)
-    threads = how.threads if how.threads is not None or here == 1 else max(1, default_threads() // here)
-    return open_device(_own_device(how.device, topology), threads, read_environment().cache / "kernels", how.tf32)
+    threads = threads if threads is not None or here == 1 else max(1, default_threads() // here)
+    return open_device(_own_device(name, topology), threads, read_environment().cache / "kernels", tf32)
 
 
 def _connect(ranks: Ranks, shared: Program, device: Device, view: ProgressView) -> Cards | None:

@@ -15,7 +15,7 @@ from paren.plan.decision import Pattern
 from paren.plan.rematerialization import TO_FIT
 from paren.runtime.memory import Available
 from paren.text.errors import Note, ParenError
-from paren.text.size import show_bytes
+from paren.text.size import show_beside, show_bytes
 
 
 def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
@@ -28,7 +28,7 @@ def refuse_if_too_large(candidate: Candidate, free: Available) -> None:
     parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in memory.parts.items() if size)
     raise ParenError(
         "E-MEM-001",
-        f"the run needs {show_bytes(planned)}, and {show_bytes(free.bytes)} are free",
+        f"the run needs {show_beside(planned, free.bytes)}, and {show_beside(free.bytes, planned)} are free",
         program.run.spans.get("batch"),
         notes=[
             Note(f"it would hold {parts}"),
@@ -72,13 +72,13 @@ def smallest_change(program: Program, planned: int, limit: int, planning: Planni
     if program.stacking > 1:
         needed = _planned_for(program, program.run.microbatches, planning)
         if needed <= limit:
-            return f"leave out --stacking: one microbatch a call needs {show_bytes(needed)}"
+            return f"leave out --stacking: one microbatch a call needs {show_beside(needed, limit)}"
     batch, rows = program.run.batch, program.rows
     least = _planned_for(program, batch, planning) if rows > 1 else planned
     if least > limit:
         state = sum(state_parts(program, lay_out(program)).values())
         return (
-            f"make the model smaller: one example a call needs {show_bytes(least)}, "
+            f"make the model smaller: one example a call needs {show_beside(least, limit)}, "
             f"{show_bytes(state)} of it for parameters and what goes with them"
         )
     fitting = 1 + (limit - least) * (rows - 1) // max(1, planned - least)
@@ -86,9 +86,9 @@ def smallest_change(program: Program, planned: int, limit: int, planning: Planni
         microbatches = -(-batch // fitting)
         needed = _planned_for(program, microbatches, planning)
         if needed <= limit:
-            return f"write :microbatches {microbatches}, which needs {show_bytes(needed)}"
+            return f"write :microbatches {microbatches}, which needs {show_beside(needed, limit)}"
         fitting -= max(1, fitting // 8)
-    return f"write :microbatches {batch}, which needs {show_bytes(least)}"
+    return f"write :microbatches {batch}, which needs {show_beside(least, limit)}"
 
 
 def _planned_for(program: Program, microbatches: int, planning: Planning) -> int:

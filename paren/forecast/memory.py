@@ -42,6 +42,8 @@ class MemoryPlan:
     | saving | what a checkpoint's chunk and a large file need; the copy of the state, where one is; parts of uploads |
     | host | Python's own objects |
 
+    `peak_gradients`: bytes of the gradients that the arena of the peak's graph begins with, and that `live` leaves out.
+
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
     as `inputs`, the training data where it has them, as `data`, what libraries take for `attention` while it runs, and
     where cards send each other gradients `exchange` and what this rank has `carried`. The batches that wait, `saving`,
@@ -52,6 +54,7 @@ class MemoryPlan:
     peak_graph: str
     peak_place: str
     host_parts: Mapping[str, int] = field(default_factory=dict)
+    peak_gradients: int = 0
 
     @property
     def planned(self) -> int:
@@ -92,10 +95,10 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
             carried += buffers.carried
         saving += COPIES * CHUNK
         host = {"inputs": inputs, "exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
-        return MemoryPlan(parts, name, place, host)
+        return MemoryPlan(parts, name, place, host, held.get(name, 0))
     parts |= {"inputs": inputs, "products": _product_bytes(plans)}
     parts |= {"exchange": buffers.bytes, "carried": buffers.carried + carried, "saving": saving, "host": HOST}
-    return MemoryPlan(parts, name, place)
+    return MemoryPlan(parts, name, place, peak_gradients=held.get(name, 0))
 
 
 def state_parts(program: Program, layout: Layout) -> dict[str, int]:

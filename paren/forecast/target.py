@@ -32,14 +32,17 @@ def is_card(device: str) -> bool:
     return re.fullmatch(r"cuda(:[0-9]+)?", device) is not None
 
 
-def present_target(device: Device, limits: Limits | None, size: int | None, source: str) -> Target:
-    """A device of this machine; `size` bytes, which `source` asked for, stand for the memory that is free."""
+def present_target(device: Device, limits: Limits | None, size: int | None, source: str, ranks: int = 1) -> Target:
+    """A device of this machine; `size` bytes, which `source` asked for, stand for the memory that is free. Of memory
+    that is not the device's own, each of `ranks` has an equal part."""
     threads = f", {device.threads} threads" if device.threads > 1 else ""
-    if size is not None:
-        return Target(f"{device.name}{threads}", size, source, limits, there=True)
-    free = device.available()
-    reserve = RESERVE if device.own_memory else 0
-    return Target(f"{device.name}{threads}", free.bytes, free.limit, limits, there=True, reserve=reserve)
+    memory, limit, reserve = size, source, 0
+    if memory is None:
+        free = device.available()
+        memory, limit, reserve = free.bytes, free.limit, RESERVE if device.own_memory else 0
+    if ranks > 1 and not device.own_memory:
+        memory, limit = memory // ranks, f"{limit}, shared by {ranks} ranks"
+    return Target(f"{device.name}{threads}", memory, limit, limits, there=True, reserve=reserve)
 
 
 def absent_target(

@@ -61,7 +61,8 @@ class PatternReport:
 class Explanation:
     """The report. `data` is for scripts; as text it is one screen; `compiling` is None where nothing was compiled, as
     for a card that is not there. `fix`: the smallest change with which it would fit, where it does not. `code`: what
-    the kernels take of a card, where they could be compiled for it."""
+    the kernels take of a card, where they could be compiled for it. `remarks`: what is
+    said in front of it, each under a word."""
 
     program: Program
     target: Target
@@ -73,6 +74,7 @@ class Explanation:
     stacking: Mapping[str, Json] = field(default_factory=dict)
     fix: str | None = None
     code: CardCode | None = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -99,6 +101,7 @@ class Explanation:
             "batch": program.run.batch,
             "microbatches": program.run.microbatches,
             "rows": program.rows,
+            "remarks": dict(self.remarks),
             "target": self._target_data(),
             "memory": {
                 "parts": dict(memory.parts),
@@ -109,7 +112,11 @@ class Explanation:
                 "limit": self.target.limit,
                 "fits": self.fits,
                 "fix": self.fix,
-                "peak": {"graph": memory.peak_graph, "place": memory.peak_place},
+                "peak": {
+                    "graph": memory.peak_graph,
+                    "place": memory.peak_place,
+                    "gradients": memory.peak_gradients,
+                },
             },
             "stacking": dict(self.stacking),
             "seconds": self.seconds,

@@ -11,7 +11,7 @@ from paren.inspect.regions import GraphReport, RegionGroup, group_regions
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
-from paren.text.size import count_of, show_bytes
+from paren.text.size import count_of, show_beside, show_bytes
 
 if TYPE_CHECKING:
     from paren.inspect.explain import Explanation
@@ -58,19 +58,23 @@ def _header(report: Explanation) -> list[str]:
     batch = f"batch {run.batch}" + (f" in {run.microbatches} microbatches" if run.microbatches > 1 else "")
     precision = "float32" if run.precision == "off" else run.precision
     text = f"{program.path}{variant}: {count:,} parameters, {batch}, {precision}, on {report.target.name}"
-    return wrap(text, WIDTH, subsequent_indent=" " * LABEL)
+    remarks = _lines(list(report.remarks.items()), WIDTH)
+    return [*wrap(text, WIDTH, subsequent_indent=" " * LABEL), *remarks]
 
 
 def _memory(report: Explanation) -> list[Labelled]:
     memory, target = report.memory, report.target
     fits = "fits" if report.fits else "does not fit"
-    free = f"{show_bytes(target.memory)} ({target.limit})"
+    free = f"{show_beside(target.memory, memory.planned)} ({target.limit})"
     parts, beside = (
         ", ".join(f"{name} {show_bytes(size)}" for name, size in each.items() if size)
         for each in (memory.parts, memory.host_parts)
     )
     largest = next((graph for graph in report.graphs if graph.name == memory.peak_graph), None)
     peak = f"most is alive in {memory.peak_graph} at {memory.peak_place}"
+    if memory.peak_gradients and largest is not None:
+        arena = show_bytes(largest.arena_bytes)
+        peak = f"{peak}, in live and the {show_bytes(memory.peak_gradients)} of gradients before it, {arena} in all"
     if largest is not None and largest.peak_buffers:
         there = ", ".join(
             (f"{each.count} x " if each.count > 1 else "") + f"{each.type} {show_bytes(each.bytes)}"
@@ -78,7 +82,7 @@ def _memory(report: Explanation) -> list[Labelled]:
         )
         peak = f"{peak}, there {there}"
     return [
-        ("memory", f"{show_bytes(memory.planned)} planned of {free}: {fits}"),
+        ("memory", f"{show_beside(memory.planned, target.memory)} planned of {free}: {fits}"),
         ("", parts),
         ("", f"in host memory: {beside}" if beside else ""),
         ("", peak),

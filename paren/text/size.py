@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 UNITS = ("KiB", "MiB", "GiB", "TiB")
+CLOSE = 50  # sizes that differ by less than this part of them look alike in three digits, or nearly
 
 
 def show_bytes(count: int) -> str:
@@ -15,6 +16,16 @@ def show_bytes(count: int) -> str:
         if value < 999.5 or unit == UNITS[-1]:
             return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
     raise AssertionError("the last unit returns")
+
+
+def show_beside(count: int, other: int) -> str:
+    """A size that is read beside another one: as ever, or where they are close in the largest unit that still tells
+    them apart, `2,067 MiB` beside `2,075 MiB`; rounded up then, so that what is said to be needed is enough."""
+    apart = abs(count - other)
+    if apart == 0 or CLOSE * apart >= max(count, other) or max(count, other) < 1024:
+        return show_bytes(count)
+    power = next((power for power in range(len(UNITS), 0, -1) if apart >= 1024**power), 0)
+    return f"{-(-count // 1024**power):,} {UNITS[power - 1] if power else 'bytes'}"
 
 
 def count_of(number: int, one: str, several: str | None = None) -> str:

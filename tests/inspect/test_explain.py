@@ -29,6 +29,7 @@ from paren.plan.memory import kernels_of
 from paren.plan.plan import Copy, Launch, Plan, Product
 from paren.plan.traits import CUDA
 from paren.runtime.cuda import nccl
+from paren.runtime.cuda.requirements import Finding
 from paren.text.size import show_bytes
 from paren.text.source import Source, Span
 from paren.train.files import Files
@@ -109,7 +110,8 @@ def test_memory_is_the_plan_s(gpt: Experiment, report: Explanation) -> None:
     wanted, memory = memory_of(gpt.program, plans), report.data["memory"]
     assert memory["parts"] == wanted.parts
     assert memory["planned"] == wanted.planned == sum(memory["parts"].values())
-    assert memory["peak"] == {"graph": wanted.peak_graph, "place": wanted.peak_place}
+    peak = {"graph": wanted.peak_graph, "place": wanted.peak_place, "gradients": wanted.peak_gradients}
+    assert memory["peak"] == peak
     assert memory["fits"] == (wanted.planned <= memory["free"])
     assert memory["reserve"] == (0 if report.target.there else 1 << 30)
     largest = max(graph["arena_bytes"] for graph in report.data["graphs"])
@@ -417,6 +419,46 @@ def test_the_report_is_of_one_of_the_ranks_that_are_asked_for(
     assert re.search(r"\bexchange [0-9]", str(report))
 
 
+def test_a_rank_has_its_part_of_the_machine(gpt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    monkeypatch.setenv("PAREN_MEMORY", "1GiB")
+    monkeypatch.setattr("paren.run.default_threads", lambda: 6)
+    monkeypatch.setattr(api, "visible_devices", lambda name: Visible("cpu", 8, ""))
+    monkeypatch.setenv("PAREN_DEVICES", "0,1")
+    target = gpt.explain(device="cpu", stacking=1).target
+    assert (target.name, target.memory) == ("cpu, 3 threads", 512 << 20)
+    assert target.limit == "PAREN_MEMORY, shared by 2 ranks"
+    monkeypatch.setenv("PAREN_DEVICES", "0")
+    target = gpt.explain(device="cpu", threads=2, stacking=1).target
+    assert (target.name, target.memory, target.limit) == ("cpu, 2 threads", 1 << 30, "PAREN_MEMORY")
+
+
+def test_gradients_at_the_beginning_of_the_arena_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    report = paren.load(EXAMPLES / "regression.paren", variant="smoke").explain(device="cpu")
+    memory = report.memory
+    (accumulate,) = [graph for graph in report.graphs if graph.name == memory.peak_graph]
+    assert memory.peak_gradients == memory.parts["gradients"] > 0
+    assert memory.parts["live"] + memory.peak_gradients == accumulate.arena_bytes
+    told = f"in live and the 320 bytes of gradients before it, {show_bytes(accumulate.arena_bytes)} in all, there"
+    assert told in " ".join(str(report).split())
+
+
+def test_what_auto_took_and_what_of_a_study_is_left_out_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        "paren.runtime.device.examine_cuda", lambda _: [Finding("torch", "no card is here", "E-DEV-004", (), "")]
+    )
+    study = paren.load(EXAMPLES / "nre/nre.paren", variant="smoke")
+    lines = str(study.explain(device="auto")).splitlines()
+    assert lines[1] == "device     auto: the CPU, because no card is here"
+    assert lines[2] == "study      of this study only the training of the file's own values; paren plan shows all jobs"
+    assert study.explain(card="h100-80g").remarks.keys() == {"study"}
+    assert paren.load(GPT).explain(device="reference").data["remarks"] == {}
+
+
 def test_the_report_of_a_rank_says_whether_cards_exchange_gradients(
     gpt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -424,7 +466,7 @@ def test_the_report_of_a_rank_says_whether_cards_exchange_gradients(
     monkeypatch.setenv("PAREN_DEVICES", "0,1")
     monkeypatch.setattr(api, "visible_devices", lambda name: Visible("cuda", 2, ""))
     monkeypatch.setattr(api, "limits_of", lambda device, cache: None)
-    monkeypatch.setattr(api, "open_device", lambda *_: defined_device()[0])
+    monkeypatch.setattr(api, "open_own", lambda *_: defined_device()[0])
     monkeypatch.setattr(nccl, "find_nccl", fake_library)
     report = gpt.explain(device="cuda", stacking=1)
     assert report.memory.parts["exchange"] > 0
