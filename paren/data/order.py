@@ -17,7 +17,7 @@ Int64Array = npt.NDArray[np.int64]
 
 ROUNDS = 10
 PIECE = 1 << 13  # indices that are permuted at a time: what is computed on the way stays in the cache
-LARGEST_TABLE = 1 << 9  # numbers that a round's table holds; those of a permutation then take 40 KiB at most
+LARGEST_TABLE = 1 << 12  # numbers of 16 bits that a round's table holds: those of a permutation take 80 KiB at most
 _MASK = (1 << 64) - 1
 
 
@@ -41,15 +41,18 @@ def permuted(indices: Int64Array, count: int, seed: int, epoch: int) -> Int64Arr
     bits = (count - 1).bit_length()
     rounds = _rounds(count, seed, epoch, tables=min(indices.size, LARGEST_TABLE) >= 1 << (bits - bits // 2))
     values = indices.copy()
-    outside = np.arange(values.size)
-    while outside.size:
-        later = []
+    later = []
+    for start in range(0, values.size, PIECE):
+        piece = values[start : start + PIECE]
+        piece[:] = _feistel(piece, bits, rounds)
+        later.append(start + np.flatnonzero(piece >= count))
+    while later:
+        outside, later = np.concatenate(later), []
         for start in range(0, outside.size, PIECE):
-            piece = outside[start : start + PIECE]
-            sent = _feistel(values[piece], bits, rounds)
-            values[piece] = sent
-            later.append(piece[sent >= count])
-        outside = np.concatenate(later)
+            places = outside[start : start + PIECE]
+            sent = _feistel(values[places], bits, rounds)
+            values[places] = sent
+            later.append(places[sent >= count])
     return values
 
 
@@ -72,11 +75,11 @@ class _Round:
 
     key: np.uint64
     mask: np.int64
-    table: Int64Array | None
+    table: npt.NDArray[np.uint16] | None
 
-    def of(self, half: Int64Array, out: Int64Array) -> Int64Array:
+    def of(self, half: Int64Array) -> npt.NDArray[np.integer]:
         if self.table is not None:
-            return self.table.take(half, out=out, mode="clip")  # they are all inside; the other modes copy
+            return self.table.take(half, mode="clip")  # they are all inside, which need not be checked
         return _mixed(half, self.key, self.mask)
 
 
@@ -93,7 +96,7 @@ def _rounds(count: int, seed: int, epoch: int, *, tables: bool) -> tuple[_Round,
         key = np.uint64(mix(state + 0x9E3779B97F4A7C15 * (number + 1)))
         mask = np.int64((1 << sizes[(number + 1) % 2]) - 1)
         halves = np.arange(1 << sizes[number % 2], dtype=np.int64)
-        rounds.append(_Round(key, mask, _mixed(halves, key, mask) if tables else None))
+        rounds.append(_Round(key, mask, _mixed(halves, key, mask).astype(np.uint16) if tables else None))
     return tuple(rounds)
 
 
@@ -102,12 +105,11 @@ def _feistel(values: Int64Array, bits: int, rounds: Sequence[_Round]) -> Int64Ar
     of the other, which can be undone whatever the function is."""
     low_bits = bits // 2
     low, high = values & ((1 << low_bits) - 1), values >> low_bits
-    scratch = np.empty_like(values)
     for number, each in enumerate(rounds):
         if number % 2:
-            low ^= each.of(high, scratch)
+            low ^= each.of(high)
         else:
-            high ^= each.of(low, scratch)
+            high ^= each.of(low)
     return (high << low_bits) | low
 
 

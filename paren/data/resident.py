@@ -61,7 +61,7 @@ def making_bytes(rows: int) -> int:
     """What making a table takes beside it, a part of the steps after another: what `permuted` holds of the places of a
     part, and of a piece of them."""
     places = min(_part_steps(rows), block_steps(rows)) * rows
-    return 8 * (5 * places + 6 * min(places, PIECE)) + (4 << 10)
+    return 8 * (4 * places + 4 * min(places, PIECE)) + (20 << 10)
 
 
 def _part_steps(rows: int) -> int:

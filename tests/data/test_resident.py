@@ -14,7 +14,8 @@ from paren.data.resident import ResidentBatches, block_steps, making_bytes
 
 
 @pytest.mark.parametrize(
-    ("count", "batch"), [(3687, 128), (100_000, 128), (5_000, 1), (50_000, 10_000), (200, 7), (300_000, 40_000)]
+    ("count", "batch"),
+    [(3687, 128), (100_000, 128), (5_000, 1), (50_000, 10_000), (200, 7), (65_500, 40_000), (2_000_000, 128)],
 )
 def test_making_a_table_holds_what_is_counted(count: int, batch: int) -> None:
     split, block = ArraySplit("train", (), {}, 3, count, count + 100, shuffled=True, digest=""), block_steps(batch)
