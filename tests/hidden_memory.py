@@ -100,7 +100,7 @@ def hidden() -> Iterator[list[HiddenDevice]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (api, run):
-            patch.setattr(module, "open_device", open_hidden)
             patch.setattr(module, "traits_of", lambda _name: HIDDEN)
+        patch.setattr(run, "open_device", open_hidden)
         patch.setattr(restored, "traits_of", lambda _name: HIDDEN)
         yield opened
