@@ -214,13 +214,13 @@ def test_a_plan_says_why(tmp_path: Path) -> None:
     path, out = write_study(tmp_path / "s", SWEEP), tmp_path / "out"
     assert re.fullmatch(
         r"""job          data     model
-baseline     to make  to make, \d+ KiB
-rate 0\.001   to make  to make, \d+ KiB
-rate 0\.0001  to make  to make, \d+ KiB
-rows 80      to make  to make, \d+ KiB
+baseline     to make  to make, [\d.]+ [KM]iB
+rate 0\.001   to make  to make, [\d.]+ [KM]iB
+rate 0\.0001  to make  to make, [\d.]+ [KM]iB
+rows 80      to make  to make, [\d.]+ [KM]iB
 
 4 jobs in .*/out, 4 models to train
-memory: \d+ KiB of .* free for the largest: fits""",
+memory: [\d.]+ [KM]iB of .* free for the largest: fits""",
         str(api.load(path).plan(out)),
     )
     train(path, out)
