@@ -21,10 +21,10 @@ from paren.codegen.product import emit_product
 from paren.codegen.product_table import Pointer
 from paren.codegen.touches import Touch, touched_by_kernel, touched_by_product
 from paren.ir.types import DType
-from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Attention, Launch, Loop, Piece, Product
+from paren.plan.plan import Launch, Loop, Piece, Product
 from paren.runtime.cache import KernelCache, kernel_key
+from paren.runtime.kernels_only import KernelsOnly
 from paren.runtime.meetings import Reach
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.native import Compiler
@@ -58,7 +58,7 @@ class _Bound:
     held: tuple[object, ...]
 
 
-class CpuDevice:
+class CpuDevice(KernelsOnly):
     """`threads` None means the physical cores this process may use. `openmp` False switches to the
     fall-back: a pool of Python threads."""
 
@@ -236,18 +236,6 @@ class CpuDevice:
         record[0, :5] = (Kind.KERNEL, loaded.address, units, parts, pointers.ctypes.data)
         record[0, 12:16] = (piece.first, table.ctypes.data, lanes.ctypes.data, len(pointers))
         return record, (pointers, *held, table, lanes, *(cells[id] for id in piece.buffers))
-
-    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
-        raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
-
-    def joins(self, epilogue: Epilogue) -> bool:
-        return False
-
-    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
-        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
-
-    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
-        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         pointers = np.zeros(2, np.uint64)

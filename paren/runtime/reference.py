@@ -8,16 +8,15 @@ import numpy as np
 
 from paren.codegen.python import run_kernel
 from paren.ir.types import DType
-from paren.plan.epilogue import Epilogue
 from paren.plan.kernel import Kernel
-from paren.plan.plan import Attention, Launch, Loop, Piece, Product
+from paren.plan.plan import Launch, Loop, Piece, Product
+from paren.runtime.kernels_only import KernelsOnly
 from paren.runtime.matrices import multiply
 from paren.runtime.memory import Available, Bytes, allocate, available_memory, resident_bytes
 from paren.runtime.task import Cell, Runs, Task
-from paren.text.errors import InternalError
 
 
-class ReferenceDevice:
+class ReferenceDevice(KernelsOnly):
     name = "reference"
     own_memory = False
     link = None
@@ -50,18 +49,6 @@ class ReferenceDevice:
 
     def library(self, product: Product, dtypes: tuple[DType, DType, DType], a: Cell, b: Cell, c: Cell) -> Task:
         return Task(lambda: multiply(product, a.values, b.values, c.values))
-
-    def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
-        raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")
-
-    def joins(self, epilogue: Epilogue) -> bool:
-        return False
-
-    def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
-        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
-
-    def compare_joined(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[float, float]:
-        raise InternalError("runtime", f"{epilogue.product.nodes[0]} is not joined on this device")
 
     def copy(self, source: Cell, target: Cell, size: int) -> Task:
         def run() -> None:
