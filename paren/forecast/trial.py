@@ -10,7 +10,7 @@ import numpy as np
 
 from paren.data.loader import Microbatch
 from paren.ir.op import Array
-from paren.ir.types import DType
+from paren.ir.types import holds_floats
 from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Place, Plan
 from paren.runtime.array import AnyArray
@@ -22,7 +22,6 @@ from paren.runtime.task import Cell
 
 ENOUGH = 1.0  # seconds of repetitions
 REPETITIONS = 5
-_FLOATS = {dtype.numpy for dtype in DType if dtype.is_float}
 
 
 def time_call(device: Device, plan: Plan, microbatch: Microbatch) -> float:
@@ -79,7 +78,7 @@ def time_epilogues(device: Device, plan: Plan, epilogues: Iterable[Epilogue]) ->
 
 
 def _fill_with_small_numbers(array: AnyArray) -> None:
-    if array.dtype in _FLOATS:
+    if holds_floats(array):
         flat = array.reshape(-1)
         block = np.random.default_rng(0).normal(scale=0.02, size=min(flat.size, 1 << 16)).astype(array.dtype)
         for begin in range(0, flat.size, len(block) or 1):

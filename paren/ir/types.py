@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 
 class DType(Enum):
@@ -57,7 +57,12 @@ class DType(Enum):
 _BFLOAT16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
 
 
-def holds_floats(array: npt.NDArray[np.generic]) -> bool:
+class _Elements(Protocol):
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+def holds_floats(array: _Elements) -> bool:
     """Whether the elements of an array are floats, bfloat16 included, which is not one of NumPy's own."""
     return array.dtype.kind == "f" or array.dtype == _BFLOAT16
 
