@@ -152,10 +152,12 @@ def test_a_training_that_another_host_took_over_writes_no_more(tmp_path: Path, m
     path.write_text(path.read_text().replace(":steps 4", ":steps 100000 :log-every 1000"))
     left: list[dict[str, Json]] = []
     others: list[threading.Thread] = []
+    has_taken_over = threading.Event()
 
     def other() -> None:
         (partial,) = out.glob("store/model/*.partial")
         taken = take_over(out, f"store/model/{partial.stem}")
+        has_taken_over.set()
         while (partial / "holder.json").exists():
             time.sleep(0.01)
         found = json.loads((partial / "status.json").read_bytes())
@@ -166,6 +168,9 @@ def test_a_training_that_another_host_took_over_writes_no_more(tmp_path: Path, m
         if event.stage == "training" and event.step > 0 and not others:
             others.append(threading.Thread(target=other))
             others[0].start()
+            has_taken_over.wait()
+        elif others:
+            others[0].join(1)  # time to give a sign, by which this process finds that its claim is gone
 
     assert api.load(path).train(out, progress=Shown(at)).done == 1
     others[0].join()
