@@ -168,7 +168,7 @@ class Preparation:
     def splits(self, candidate: Candidate) -> SplitData:
         """The data in the calls of a candidate."""
         splits = self.data.splits
-        return SplitData.of(candidate.program, splits[TRAIN], splits.get(VALIDATION), self.share)
+        return SplitData.of(candidate.program, splits[TRAIN], splits.get(VALIDATION), self.share, self.device.walk)
 
     def _make_engine(self, candidate: Candidate, stacking: Mapping[str, Json]) -> CompiledEngine:
         """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""

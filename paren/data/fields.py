@@ -13,6 +13,7 @@ from paren.data.order import permuted
 from paren.data.splits import split_ranges
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Field
+from paren.runtime.walk import Walk
 from paren.text.errors import ParenError, Report, did_you_mean
 
 SPLIT_SEED = 0
@@ -34,7 +35,8 @@ class ArraySplit:
     """Samples `start <= i < start + count` of `columns`, which hold `total`.
 
     If `shuffled`, they are taken in the order of a fixed permutation of all samples, the same in every run, so that
-    splits of sorted data are alike. Only the samples that are asked for are touched.
+    splits of sorted data are alike. Only the samples that are asked for are touched. `walk`: what computes that order
+    faster.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ArraySplit:
     total: int
     shuffled: bool
     digest: str
+    walk: Walk | None = None
 
     def read(self, indices: Int64Array) -> dict[str, Array]:
         rows = self.places(indices)
@@ -61,7 +64,7 @@ class ArraySplit:
     def places(self, indices: Int64Array) -> Int64Array:
         """The rows of the columns that samples stand in."""
         places = indices + self.start
-        return permuted(places, self.total, SPLIT_SEED, 0) if self.shuffled else places
+        return permuted(places, self.total, SPLIT_SEED, 0, self.walk) if self.shuffled else places
 
     def _place(self, origin: str, rows: Int64Array) -> _Place:
         return _Place(origin, rows)

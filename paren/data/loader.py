@@ -21,6 +21,7 @@ from paren.data.dataset import Int64Array, Split
 from paren.data.order import permuted
 from paren.ir.op import Array
 from paren.ir.program import RunForm
+from paren.runtime.walk import Walk
 from paren.text.errors import InternalError
 
 PREFETCH = 2  # batches that are read ahead
@@ -77,12 +78,13 @@ class Schedule:
     """Which samples each position takes: `count` samples in batches of `batch`, every epoch in its own order.
 
     A batch never crosses the border of an epoch; the last one of an epoch may be short. Within an epoch every sample
-    is taken once.
+    is taken once. `walk`: what computes the order faster.
     """
 
     count: int
     batch: int
     seed: int
+    walk: Walk | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -93,7 +95,7 @@ class Schedule:
         epoch, step = divmod(position, self.steps_per_epoch)
         start = step * self.batch
         places = np.arange(start, min(start + self.batch, self.count), dtype=np.int64)
-        return epoch, permuted(places, self.count, self.seed, epoch)
+        return epoch, permuted(places, self.count, self.seed, epoch, self.walk)
 
     def batches(self, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
         """The sample indices of positions `start <= position < stop`, one after another, and how many each has."""
@@ -102,7 +104,7 @@ class Schedule:
         for epoch in range(start // steps, -(-stop // steps)):
             first, last = (min(max(position - epoch * steps, 0), steps) for position in (start, stop))
             places = np.arange(first * self.batch, min(last * self.batch, self.count), dtype=np.int64)
-            parts.append(permuted(places, self.count, self.seed, epoch))
+            parts.append(permuted(places, self.count, self.seed, epoch, self.walk))
         within = np.arange(start, stop, dtype=np.int64) % steps
         return np.concatenate(parts), np.minimum(self.batch, self.count - within * self.batch)
 
@@ -158,9 +160,10 @@ class Loader:
         stacking: int = 1,
         share: Share = WHOLE,
         prefetch: int = PREFETCH,
+        walk: Walk | None = None,
     ) -> None:
         self._split = split
-        self._schedule = Schedule(split.count, run.batch, seed)
+        self._schedule = Schedule(split.count, run.batch, seed, walk)
         self._ranges = share.of(call_ranges(run.batch, run.microbatches, stacking))
         self._rows = rows
         if max(end - begin for begin, end in self._ranges) > rows:

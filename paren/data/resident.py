@@ -17,6 +17,7 @@ from paren.data.order import PIECE
 from paren.data.stream import TokenSplit
 from paren.ir.op import Array
 from paren.ir.program import RunForm
+from paren.runtime.walk import Walk
 
 BLOCK_BYTES = 1 << 18  # of a table of places
 BLOCK_STEPS = 1024  # the most steps of a table
@@ -91,9 +92,11 @@ class ResidentBatches:
     asked for.
     """
 
-    def __init__(self, split: ArraySplit | TokenSplit, run: RunForm, rows: int, stop: int) -> None:
+    def __init__(
+        self, split: ArraySplit | TokenSplit, run: RunForm, rows: int, stop: int, walk: Walk | None = None
+    ) -> None:
         self._split = split
-        self._schedule = Schedule(split.count, run.batch, run.seed)
+        self._schedule = Schedule(split.count, run.batch, run.seed, walk)
         self._ranges = [(0, run.batch)]
         self._rows = rows
         self._stop = stop

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from paren.codegen.loops import arrange, work
 from paren.codegen.product import emit_product
 from paren.codegen.product_table import Pointer
 from paren.codegen.touches import Touch, touched_by_kernel, touched_by_product
+from paren.codegen.walk import emit_walk
 from paren.ir.types import DType
 from paren.plan.kernel import Kernel
 from paren.plan.plan import Launch, Loop, Piece, Product
@@ -32,6 +33,7 @@ from paren.runtime.native_call import RUN, NativeCall
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Addresses, Cell, Runs, Task, Words, address_of
 from paren.runtime.threads import default_threads
+from paren.runtime.walk import NativeWalk, Walk
 from paren.text.errors import InternalError
 
 LEAST_PART = 1 << 10  # scalar statements, or multiply-adds of products, that a thread of a team takes part for
@@ -97,6 +99,11 @@ class CpuDevice(KernelsOnly):
     @property
     def target(self) -> str:
         return self.compiler.target
+
+    @cached_property
+    def walk(self) -> Walk:
+        text = emit_walk("walk", self.compiler.vector_bits)
+        return NativeWalk(self.compiler.load({"walk": text}, "walk", optimise=False)["walk"], self.compiler)
 
     @property
     def compiled(self) -> int:

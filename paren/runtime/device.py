@@ -18,6 +18,7 @@ from paren.runtime.link import Link
 from paren.runtime.memory import Available
 from paren.runtime.reference import ReferenceDevice
 from paren.runtime.task import Cell, Runs, Task
+from paren.runtime.walk import Walk
 from paren.text.errors import ParenError, did_you_mean
 
 _CUDA = re.compile(r"cuda(:[0-9]+)?")
@@ -30,6 +31,10 @@ class Device(Protocol):
     name: str
     reason: str  # why this device, when `auto` chose it; else empty
     threads: int
+
+    @property
+    def walk(self) -> Walk | None:
+        """Machine code for the order of samples, `paren.data.order`, on the host; None where nothing makes any."""
 
     @property
     def link(self) -> Link | None:

@@ -20,6 +20,7 @@ class ReferenceDevice(KernelsOnly):
     name = "reference"
     own_memory = False
     link = None
+    walk = None
     reason = ""
     threads = 1
     target = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from paren.data.loader import WHOLE, GlobalBatch, Loader, Microbatch, Schedule, 
 from paren.data.resident import ResidentBatches, Source, Table, sources_of
 from paren.data.stream import TokenSplit
 from paren.ir.program import Diagnostic, Program, RunForm, Value
+from paren.runtime.walk import Walk
 from paren.text.errors import ParenError
 from paren.text.json import Json
 from paren.train.engine import Engine
@@ -125,7 +126,8 @@ class SplitData:
     """Training and evaluation splits of an opened data set, in calls of `rows` and `evaluation_rows` rows.
 
     `stacking`: microbatches in a call of training. `evaluation_limit`: at most so many examples of the evaluation
-    split. `share`: the part of each batch, and of an evaluation, that this rank computes.
+    split. `share`: the part of each batch, and of an evaluation, that this rank computes. `walk`: what computes the
+    order of samples faster.
     """
 
     run: RunForm
@@ -136,11 +138,21 @@ class SplitData:
     stacking: int = 1
     evaluation_limit: int | None = None
     share: Share = WHOLE
+    walk: Walk | None = None
 
     @classmethod
-    def of(cls, program: Program, training: Split, validation: Split | None, share: Share = WHOLE) -> SplitData:
+    def of(
+        cls,
+        program: Program,
+        training: Split,
+        validation: Split | None,
+        share: Share = WHOLE,
+        walk: Walk | None = None,
+    ) -> SplitData:
         """The splits as a program takes them."""
         limit = program.data.options.get("evaluation-count")
+        if isinstance(training, ArraySplit):
+            training = replace(training, walk=walk)
         return cls(
             program.run,
             program.rows,
@@ -150,6 +162,7 @@ class SplitData:
             program.stacking,
             limit if isinstance(limit, int) else None,
             share,
+            walk,
         )
 
     @property
@@ -170,9 +183,9 @@ class SplitData:
     def batches(self, start: int, stop: int) -> Loader | ResidentBatches:
         training = self.training
         if self.sources is not None and isinstance(training, ArraySplit | TokenSplit):
-            return ResidentBatches(training, self.run, self.rows, stop)
-        seed, stacking, share = self.run.seed, self.stacking, self.share
-        return Loader(training, self.run, self.rows, start, stop, seed=seed, stacking=stacking, share=share)
+            return ResidentBatches(training, self.run, self.rows, stop, self.walk)
+        seed, stacking, share, walk = self.run.seed, self.stacking, self.share, self.walk
+        return Loader(training, self.run, self.rows, start, stop, seed=seed, stacking=stacking, share=share, walk=walk)
 
     def evaluation(self) -> Iterator[Microbatch]:
         if self.validation is None:

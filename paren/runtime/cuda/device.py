@@ -37,6 +37,7 @@ class CudaDevice:
     name = "cuda"
     threads = 1
     own_memory = True
+    walk = None
 
     def __init__(
         self,
