@@ -10,8 +10,8 @@ from paren.data.resident import Table
 from paren.text.json import Json
 from paren.train.engine import StepSeries
 from paren.train.experiment import Batches
-from paren.train.report import measured, note_memory, write
-from paren.train.session import Session, Step
+from paren.train.report import note_memory, series, write
+from paren.train.session import Pace, Session, Step
 
 SECONDS = 0.05  # that a call should take: a signal waits no longer
 
@@ -56,8 +56,8 @@ def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
     state = session.state
     begin = session.clock()
     table = batches.table(state.step, count)
-    series = session.engine.steps(table, state.updates + 1)
-    done = len(series.loss)
+    sums = session.engine.steps(table, state.updates + 1)
+    done = len(sums.loss)
     if done < len(table.counts):
         session.step_seconds = None
     if done == 0:
@@ -67,20 +67,41 @@ def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
         session.step_seconds = each
     state.skipped_in_row = 0
     note_memory(session)
-    columns = _Columns.of(table, series)
+    columns = _Columns.of(table, sums)
     first, last = state.step, state.step + done
-    lines: dict[int, dict[str, Json]] = {}
-    for end in _lines(session, first, last - 1):
-        _advance(session, columns, first, end, each)
-        lines[end] = measured(session, columns.record(first, end))
-    _advance(session, columns, first, last, each)
+    lines = _lines_of(session, columns, first, last, each)
+    state.step = last
+    state.samples += columns.examples[done]
+    state.updates += done
     write(session, *lines.values())
     for step, line in lines.items():
         session.progress.step(step, line)
-    return Step(columns.record(first, last))
+    return Step(columns.record(done, last))
 
 
-def _lines(session: Session, first: int, last: int) -> list[int]:
+def _lines_of(session: Session, columns: _Columns, first: int, last: int, each: float) -> dict[int, dict[str, Json]]:
+    """The lines of the steps `first < step < last` of a call, each of which took `each` seconds. What is measured
+    begins anew with each line, so equal numbers of steps and examples give the same."""
+    lines: dict[int, dict[str, Json]] = {}
+    known: dict[tuple[int, int, float], dict[str, Json]] = {}
+    before = first
+    for end in _steps_with_lines(session, first, last - 1):
+        counted = columns.counted(before - first, end - first)
+        values = known.get(counted) if lines else None
+        if values is None:
+            session.pace.count(*counted, counted[0] * each)
+            values = series(session.pace, session.peak_bytes)
+            session.pace = Pace()
+            if lines:
+                known[counted] = values
+        lines[end] = columns.record(end - first, end) | values
+        before = end
+    counted = columns.counted(before - first, last - first)
+    session.pace.count(*counted, counted[0] * each)
+    return lines
+
+
+def _steps_with_lines(session: Session, first: int, last: int) -> list[int]:
     """The steps after `first` up to `last` that have a line."""
     every = session.experiment.run.log_every
     found = {step for step in (1, session.total) if first < step <= last}
@@ -102,27 +123,18 @@ class _Columns:
     def of(cls, table: Table, series: StepSeries) -> _Columns:
         examples, weights = (np.concatenate(([0], np.cumsum(each))) for each in (table.counts, series.weight))
         rate = None if series.rate is None else series.rate.tolist()
+        if rate is not None and len(set(rate)) == 1:
+            rate = rate[:1] * len(rate)  # one number, which a line's text is made of once
         loss = np.divide(series.loss, series.weight).tolist()
         return cls(loss, series.norm.tolist(), rate, examples.tolist(), weights.tolist())
 
-    def record(self, first: int, step: int) -> dict[str, Json]:
-        """The record of a step of a call that began after step `first`."""
-        number = step - first - 1
-        record: dict[str, Json] = {"step": step, "loss": self.loss[number], "gradient-norm": self.norm[number]}
+    def record(self, number: int, step: int) -> dict[str, Json]:
+        """The record of the step that is number `number` of the call, from 1."""
+        record: dict[str, Json] = {"step": step, "loss": self.loss[number - 1], "gradient-norm": self.norm[number - 1]}
         if self.rate is not None:
-            record["rate"] = self.rate[number]
+            record["rate"] = self.rate[number - 1]
         return record
 
-
-def _advance(session: Session, columns: _Columns, first: int, end: int, seconds: float) -> None:
-    """Counts the steps up to `end` of a call that began after step `first`; each took `seconds`."""
-    state, pace = session.state, session.pace
-    before, after = state.step - first, end - first
-    examples = columns.examples[after] - columns.examples[before]
-    state.step = end
-    state.samples += examples
-    state.updates += after - before
-    pace.seconds += (after - before) * seconds
-    pace.steps += after - before
-    pace.examples += examples
-    pace.weight += columns.weights[after] - columns.weights[before]
+    def counted(self, begin: int, end: int) -> tuple[int, int, float]:
+        """How many steps, examples and what weight there are from the step `begin` up to `end`, by their numbers."""
+        return end - begin, self.examples[end] - self.examples[begin], self.weights[end] - self.weights[begin]

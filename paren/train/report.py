@@ -26,19 +26,26 @@ def note_memory(session: Session) -> None:
 
 def measured(session: Session, record: dict[str, Json]) -> dict[str, Json]:
     """The record of a step that has a line, with what was measured since the line before; measuring begins anew."""
-    pace = session.pace
-    seconds = max(pace.seconds, 1e-9)
-    record["tokens-per-second"] = pace.weight / seconds
-    record["examples-per-second"] = pace.examples / seconds
-    record["runtime/step-ms"] = 1e3 * pace.seconds / pace.steps
-    record["runtime/peak_bytes"] = session.peak_bytes
-    exchanged = pace.exchanged
-    if exchanged.steps:
-        record["runtime/exchange-ms"] = 1e3 * exchanged.seconds / exchanged.steps
-        record["runtime/exchange-hidden-ms"] = 1e3 * exchanged.hidden / exchanged.steps
-        record["runtime/exchange-bytes"] = (exchanged.within + exchanged.between) // exchanged.steps
+    record |= series(session.pace, session.peak_bytes)
     session.pace = Pace()
     return record
+
+
+def series(pace: Pace, peak_bytes: int) -> dict[str, Json]:
+    """What was measured since the line before, by name."""
+    seconds = max(pace.seconds, 1e-9)
+    found: dict[str, Json] = {
+        "tokens-per-second": pace.weight / seconds,
+        "examples-per-second": pace.examples / seconds,
+        "runtime/step-ms": 1e3 * pace.seconds / pace.steps,
+        "runtime/peak_bytes": peak_bytes,
+    }
+    exchanged = pace.exchanged
+    if exchanged.steps:
+        found["runtime/exchange-ms"] = 1e3 * exchanged.seconds / exchanged.steps
+        found["runtime/exchange-hidden-ms"] = 1e3 * exchanged.hidden / exchanged.steps
+        found["runtime/exchange-bytes"] = (exchanged.within + exchanged.between) // exchanged.steps
+    return found
 
 
 def write(session: Session, *records: dict[str, Json]) -> None:

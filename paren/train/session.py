@@ -33,6 +33,13 @@ class Pace:
     weight: float = 0.0
     exchanged: Exchanged = NO_STEPS
 
+    def count(self, steps: int, examples: int, weight: float, seconds: float) -> None:
+        """Adds steps that took so many seconds together."""
+        self.seconds += seconds
+        self.steps += steps
+        self.examples += examples
+        self.weight += weight
+
 
 class Lines(Protocol):
     """Where lines of metrics go. `size`: bytes so far."""

@@ -19,7 +19,7 @@ from training_fakes import Trial, run_form
 from paren.runtime.memory import resident_bytes
 from paren.text.errors import ParenError
 from paren.text.size import show_bytes
-from paren.train.metrics import MetricsWriter, encode
+from paren.train.metrics import MetricsWriter, encode, encode_all
 from paren.train.progress import Bar, PlainLines, Silent, view_for
 from paren.train.read_run import read_annotations, read_metrics
 
@@ -35,6 +35,20 @@ def test_a_line_is_valid_json_and_nothing_is_filtered(record):
     assert line.count(b"\n") == 1
     read = json.loads(line, parse_constant=refuse)
     assert read.keys() == record.keys()
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["step", "loss", "\N{SNOWMAN} \udc80"]), st.integers(0, 4)), max_size=8)
+)
+def test_lines_that_are_written_together_are_those_that_are_written_alone(chosen):
+    values = [1, 1.0, -0.0, 0.1, True]  # each the same object in all lines
+    records = [{name: values[number] for name, number in each.items()} for each in chosen]
+    assert encode_all(records) == b"".join(map(encode, records))
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), NUMBERS), max_size=4))
+def test_lines_of_anything_are_written_together(records):
+    assert encode_all(records * 2) == b"".join(map(encode, records * 2))
 
 
 def test_numbers_that_are_not_finite_are_written_as_words():
