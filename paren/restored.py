@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +28,7 @@ from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 from paren.text.size import count_of
 from paren.train.read_run import read_metrics, read_weights
 from paren.train.run_directory import RUN, damaged, read_run_file
@@ -232,7 +232,7 @@ def _from_torch(tensor: object) -> Array:
 def read_job(folder: Path) -> dict[str, Any] | None:
     """What `job.json` says in the folder of a job; None in another folder. Raises E-RUN-014 if it is damaged."""
     try:
-        job = json.loads((folder / JOB).read_bytes())
+        job = parse_json((folder / JOB).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):

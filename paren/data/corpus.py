@@ -25,6 +25,7 @@ from paren.data.tokenizer import BYTES, ByteTokenizer, Tokenizer, load_tokenizer
 from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 
 FORMAT = 1  # of the cache; another number is another key
 CHUNK = 1 << 16  # characters encoded as one text
@@ -123,7 +124,7 @@ def _read_encoding(form: DataForm, root: Path) -> _Encoding:
 def _verified(folder: Path, cache: Path) -> dict[str, str] | None:
     """The manifest of a cache entry (file name -> digest) if every file is there as it was written."""
     try:
-        manifest: dict[str, str] = json.loads((folder / "manifest.json").read_bytes())
+        manifest: dict[str, str] = parse_json((folder / "manifest.json").read_bytes())
         intact = all(file_digest(folder / name, cache) == digest for name, digest in manifest.items())
     except (FileNotFoundError, ValueError, AttributeError):
         return None

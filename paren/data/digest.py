@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 from paren.text.source import Span
 
 BLOCK = 1 << 20
@@ -52,7 +53,7 @@ def file_digest(path: Path, cache: Path) -> str:
     identity = [before.st_dev, before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns]
     record = cache / "digests" / f"{digest_of(os.fsencode(path.resolve()).hex())}.json"
     try:
-        known = json.loads(record.read_bytes())
+        known = parse_json(record.read_bytes())
         if known["identity"] == identity:
             return str(known["digest"])
     except (OSError, ValueError, KeyError, TypeError):

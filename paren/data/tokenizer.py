@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from paren.data.digest import digest_of
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 from paren.text.source import Span
 
 Int32Array = npt.NDArray[np.int32]
@@ -122,7 +123,7 @@ def load_tokenizer(path: Path, place: str | None = None, span: Span | None = Non
     place = place or str(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
-        content = json.loads(text)
+        content = parse_json(text)
         if isinstance(content, dict) and content.get("model") == {"type": "bytes"}:
             return ByteTokenizer(content["boundary"])
         tokenizer = FileTokenizer(text)

@@ -19,7 +19,7 @@ from typing import Any
 from paren.experiment.jobs import Job
 from paren.experiment.layout import JOB, STATUS, STUDY
 from paren.ir.program import Factor, Program
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.files import Files, json_bytes, not_writable, read_object, write_atomically
 from paren.train.run_directory import make_folder
 from paren.train.status import now
@@ -55,7 +55,7 @@ class JobStatus:
 def read_job_status(folder: Path) -> JobStatus | None:
     """The status of a job; None if there is none that can be read."""
     try:
-        return JobStatus(**json.loads((folder / STATUS).read_bytes()))
+        return JobStatus(**parse_json((folder / STATUS).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 

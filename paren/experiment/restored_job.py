@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from paren.restored import RestoredModel, as_value, read_job
 from paren.restored import restore as restore_run
 from paren.text.errors import ParenError
 from paren.text.json import Json
+from paren.train.files import read_object
 from paren.train.run_directory import RUN
 
 
@@ -44,11 +44,14 @@ class RestoredJob(RestoredModel):
 
     @property
     def results(self) -> dict[str, Json]:
-        """The results of the study's metrics by name, as far as they are computed."""
-        try:
-            found: dict[str, Json] = json.loads((self.folder / METRICS).read_bytes())
-        except FileNotFoundError:
+        """The results of the study's metrics by name, as far as they are computed. Raises E-RUN-014 if their file is
+        damaged."""
+        path = self.folder / METRICS
+        if not path.exists():
             return {}
+        found = read_object(path)
+        if found is None:
+            raise ParenError("E-RUN-014", f"{path} cannot be read", fix="run the study again")
         return found
 
     @property

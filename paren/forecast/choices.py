@@ -3,7 +3,6 @@ degree of stacking, or how many steps a product and the kernel after it are."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from hashlib import sha256
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from paren.ir.program import Program
 from paren.ir.show import show_graph
+from paren.text.json import parse_json
 from paren.train.files import Files, json_bytes, write_atomically
 
 FILE = "choices.json"
@@ -53,7 +53,7 @@ def remember(folder: Path, key: str, number: int) -> None:
 def _read(folder: Path, notice: Callable[[str], None]) -> dict[str, object]:
     path = folder / FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         if isinstance(content, dict):
             return content
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from paren.plan.memory import launches_of
 from paren.plan.plan import Launch, Loop
 from paren.runtime.cache import KernelCache
 from paren.runtime.cuda.resources import Resources
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 
 if TYPE_CHECKING:
     from paren.runtime.cuda.nvrtc import Nvrtc
@@ -85,7 +85,7 @@ def _resources(
 ) -> Mapping[str, Resources]:
     keys = {k.name: cache.key(PRELUDE, k.text, "resources", architecture, compiler.version) for k in kernels}
     kept = {name: cache.read(key) for name, key in keys.items()}
-    found = {name: Resources(**json.loads(text)) for name, text in kept.items() if text is not None}
+    found = {name: Resources(**parse_json(text)) for name, text in kept.items() if text is not None}
     new = [kernel.text for kernel in kernels if kernel.name not in found]
     modules = [PRELUDE + "".join(new[begin : begin + MODULE]) for begin in range(0, len(new), MODULE)]
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="paren-compile") as pool:

@@ -22,6 +22,7 @@ from paren.plan.limits import Limits
 from paren.plan.plan import Matrix, Product
 from paren.runtime.device import Device
 from paren.runtime.task import Cell, Task
+from paren.text.json import parse_json
 
 FILE = "limits.json"
 FORMAT = 2
@@ -65,7 +66,7 @@ def limits_of(device: Device, cache: Path, *, again: bool = False) -> Limits:
 def read_limits(device: Device, cache: Path) -> Limits | None:
     """The limits that an earlier measurement of such a device left in the cache folder, or None."""
     try:
-        entry = json.loads((cache / FILE).read_bytes())[_key(device)]
+        entry = parse_json((cache / FILE).read_bytes())[_key(device)]
         products = {str(name): float(rate) for name, rate in entry["products"].items()}
         rates = {field.name: float(entry[field.name]) for field in fields(Limits) if field.name != "products"}
         found = Limits(products=products, **rates)
@@ -161,7 +162,7 @@ def _remember(device: Device, cache: Path, limits: Limits) -> None:
     """Adds the limits to the file. What another process adds at the same moment may be lost: it measures again."""
     path = cache / FILE
     try:
-        kept = json.loads(path.read_bytes())
+        kept = parse_json(path.read_bytes())
     except (OSError, ValueError):
         kept = {}
     content = {**(kept if isinstance(kept, dict) else {}), _key(device): asdict(limits)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from paren.text.errors import ParenError, system_reason
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 
 Bytes = bytes | memoryview
 
@@ -74,8 +74,8 @@ def json_bytes(content: object, indent: int | None = None) -> bytes:
 def read_object(path: Path) -> dict[str, Json] | None:
     """The JSON object in a file; None if there is none that can be read."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -13,6 +13,7 @@ from types import TracebackType
 import filelock
 
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 from paren.train.files import Files, not_writable, write_atomically
 from paren.train.status import now
 
@@ -99,7 +100,7 @@ def _wait_for_holder(out: Path) -> Holder | None:
 
 def _read_holder(out: Path) -> Holder | None:
     try:
-        return Holder(**json.loads((out / HOLDER).read_bytes()))
+        return Holder(**parse_json((out / HOLDER).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.places.place import MANIFEST, Place
 from paren.train.state import LoopState
 
@@ -86,7 +86,7 @@ class Manifest:
     def read(cls, folder: Place) -> Self:
         """The manifest of a checkpoint folder. Raises `Damaged` or `OtherFormat`, and E-S3-* if a bucket refuses."""
         try:
-            content = json.loads(folder.read(FILE))
+            content = parse_json(folder.read(FILE))
         except FileNotFoundError:
             raise Damaged("manifest.json is missing") from None
         except (OSError, ValueError) as error:

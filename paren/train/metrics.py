@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from paren.text.errors import ParenError, system_reason
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.files import json_bytes
 
 FILE = "metrics.jsonl"
@@ -67,7 +66,7 @@ def length(path: Path, step: int) -> int:
         with path.open("rb") as file:
             for line in file:
                 try:
-                    if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                    if not line.endswith(b"\n") or parse_json(line)["step"] > step:
                         break
                 except (ValueError, TypeError, KeyError):
                     break

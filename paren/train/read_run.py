@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from paren.ir.op import Array
 from paren.text.errors import ParenError, system_reason
+from paren.text.json import parse_json
 from paren.train.best import KEPT_ROLES
 from paren.train.checkpoint import CheckpointStore, restore
 from paren.train.manifest import FILE as MANIFEST
@@ -68,7 +68,7 @@ def _lines(out: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         ) from error
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             record["step"]
         except (ValueError, TypeError, KeyError) as error:
             raise _damaged_line(out, number) from error
@@ -120,7 +120,7 @@ def read_weights(out: Path, *, best: bool = False, checkpoints: str | None = Non
 
 def _read_best(folder: Place) -> Weights:
     try:
-        record = BestRecord(**json.loads(folder.read(MANIFEST)))
+        record = BestRecord(**parse_json(folder.read(MANIFEST)))
     except FileNotFoundError:
         raise ParenError(
             "E-CKPT-001",

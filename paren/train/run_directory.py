@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paren.text.errors import ParenError
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
@@ -131,7 +131,7 @@ def read_run_file(out: Path) -> dict[str, Any] | None:
     a file."""
     path = out / RUN
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         if not all(isinstance(content[name], str) for name in ("run", "directory", "experiment")):
             raise TypeError("run, directory and experiment are strings")
     except FileNotFoundError:

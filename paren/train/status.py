@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from paren.parallel.sign import TRAINING
 from paren.text.errors import ParenError, system_reason
+from paren.text.json import parse_json
 from paren.train.files import Files, json_bytes, write_atomically
 
 FILE = "status.json"
@@ -46,7 +46,7 @@ def now() -> str:
 def read_status(out: Path) -> Status | None:
     """The status of a run directory; None if there is none that can be read."""
     try:
-        content = json.loads((out / FILE).read_bytes())
+        content = parse_json((out / FILE).read_bytes())
         return Status(**content)
     except (OSError, ValueError, TypeError):
         return None

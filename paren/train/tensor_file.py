@@ -29,6 +29,7 @@ import numpy as np
 from paren.ir.op import Array
 from paren.runtime.array import AnyArray, DeviceArray, parts
 from paren.text.errors import InternalError
+from paren.text.json import parse_json
 from paren.train.places.place import Readable, Sink
 
 T = TypeVar("T")
@@ -134,7 +135,7 @@ def read_header(file: Readable, size: int) -> tuple[dict[str, Entry], dict[str, 
         raise MalformedFile(f"the header's length of {length} bytes is more than the file holds")
     raw = file.read(length)
     try:
-        header = json.loads(raw)
+        header = parse_json(raw)
         metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         entries = {name: _entry(entry, 8 + length) for name, entry in header.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -102,6 +102,21 @@ def test_a_job_that_cannot_be_restored(tmp_path: Path, content: object, message:
     assert (caught.value.code, caught.value.message) == ("E-RUN-014", message.format(tmp_path))
 
 
+@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000])
+def test_results_that_are_damaged(trained: tuple[Path, np.ndarray], tmp_path: Path, content: str) -> None:
+    root = shutil.copytree(trained[0], tmp_path / "copy")
+    job = root / "runs" / "cases-5" / "replica-0"
+    (job / "metrics.json").write_text(content)
+    model = paren.restore(job)
+    assert isinstance(model, paren.RestoredJob)
+    with pytest.raises(ParenError) as caught:
+        _ = model.results
+    assert (caught.value.code, caught.value.message) == ("E-RUN-014", f"{job / 'metrics.json'} cannot be read")
+    assert caught.value.fix == "run the study again"
+    (job / "metrics.json").unlink()
+    assert model.results == {}
+
+
 def test_a_study_is_no_job(trained: tuple[Path, np.ndarray]) -> None:
     root, _ = trained
     (root / "study.json").write_text("{}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,7 +24,7 @@ from paren.ir.program import Analysis, Program, Value
 from paren.lang.analysis import python_name
 from paren.restored import RestoredModel
 from paren.text.errors import ParenError
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.files import Files, json_bytes, write_atomically
 
 Data = Mapping[str, Mapping[str, Array]]
@@ -244,8 +243,8 @@ def origin_of(analysis: Analysis) -> str:
 def recorded_metrics(folder: Path) -> dict[str, tuple[str, Json]]:
     """Key and value of the metrics of the job in `folder`, by name."""
     try:
-        keys = json.loads((folder / ANALYSIS).read_bytes())["metrics"]
-        values = json.loads((folder / METRICS).read_bytes())
+        keys = parse_json((folder / ANALYSIS).read_bytes())["metrics"]
+        values = parse_json((folder / METRICS).read_bytes())
         return {name: (key, values[name]) for name, key in keys.items() if name in values}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
+
+from paren.text.json import parse_json
 
 _CODE = (".py", ".so", ".pyd")
 
@@ -47,7 +48,7 @@ def _installed() -> dict[str, list[str]]:
 def _is_edited(distribution: metadata.Distribution) -> bool:
     """Whether it was installed as a link to a folder that is worked in (`pip install -e`)."""
     try:
-        return bool(json.loads(distribution.read_text("direct_url.json") or "{}")["dir_info"]["editable"])
+        return bool(parse_json(distribution.read_text("direct_url.json") or "{}")["dir_info"]["editable"])
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -16,7 +16,7 @@ from typing import Any
 from paren.experiment.layout import JOB, METRICS, PARTIAL, PLOTS, RUNS, STATUS, STUDY
 from paren.experiment.results.values import object_of, show_value, text_of
 from paren.text.errors import ParenError
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.metrics import FILE as METRIC_LINES
 from paren.train.read_run import Floats, read_stream
 from paren.train.run_directory import RUN
@@ -106,12 +106,12 @@ class _Reader:
     def object(self, path: Path, *, expected: bool = False) -> dict[str, Json]:
         """The object of a file, {} if there is none; a file that is `expected` and not there is a problem too."""
         try:
-            content: Any = json.loads(path.read_bytes())
+            content: Any = parse_json(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             if expected:
                 self.problems.append(f"{self._name(path)} is not there")
             return {}
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             self.problems.append(f"{self._name(path)} cannot be read")
             return {}
         if isinstance(content, dict):

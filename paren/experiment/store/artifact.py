@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +25,7 @@ from paren.experiment.store.claims import not_writable
 from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
 from paren.text.errors import ParenError, first_line
-from paren.text.json import Json
+from paren.text.json import Json, parse_json
 from paren.train.files import TEMPORARY, Files, json_bytes
 from paren.train.lock import HOLDER, LOCK
 from paren.train.status import now
@@ -98,7 +97,7 @@ class Artifact:
         if VALUES not in self.files:
             return {}
         try:
-            found: dict[str, Json] = json.loads((self.folder / VALUES).read_bytes())
+            found: dict[str, Json] = parse_json((self.folder / VALUES).read_bytes())
         except (OSError, ValueError):
             raise damaged(self.folder, f"{VALUES} cannot be read") from None
         return found
@@ -239,7 +238,7 @@ def read_artifact(folder: Path) -> Artifact | None:
     Raises E-STORE-002, naming the file, if its manifest is damaged, or a file is gone or has another size.
     """
     try:
-        content = json.loads((folder / MANIFEST).read_bytes())
+        content = parse_json((folder / MANIFEST).read_bytes())
         stated = content.pop("digest")
         if stated != digest(content):
             raise ValueError("its digest is another")

@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import glob
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -32,6 +31,7 @@ from types import TracebackType
 from paren.experiment.layout import LOCKS
 from paren.runtime.host import boot_identity
 from paren.text.errors import ParenError, system_reason
+from paren.text.json import parse_json
 from paren.train.files import json_bytes
 from paren.train.signals import TakenOver
 from paren.train.status import now
@@ -370,6 +370,6 @@ def _read(lease: Path) -> Holder | None:
 def _parse(content: bytes) -> Holder | None:
     """The holder; None where a crash of the machine left half of a lease."""
     try:
-        return Holder(**json.loads(content))
+        return Holder(**parse_json(content))
     except (ValueError, TypeError):
         return None

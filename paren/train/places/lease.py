@@ -20,6 +20,7 @@ from types import TracebackType
 
 from paren.runtime.host import process_space
 from paren.text.errors import ParenError
+from paren.text.json import parse_json
 from paren.train.places.object_store import AFTERWARDS, IN_RUN, Bucket, Conflict
 from paren.train.status import now
 
@@ -178,7 +179,7 @@ class Lease:
         """The holder, the tag of its object, and the seconds since it was renewed."""
         try:
             content, stat = self._bucket.look(self._key)
-            return Holder(**json.loads(content)), stat.tag, stat.age
+            return Holder(**parse_json(content)), stat.tag, stat.age
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
