@@ -35,6 +35,7 @@ from paren.pipeline import Planning
 from paren.plan.traits import CUDA, traits_of
 from paren.restored import sample
 from paren.run import How, Run, default_out, open_own, package_versions, run_program, shared_program
+from paren.runtime.cache import PlanCache
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError, did_you_mean
@@ -83,7 +84,7 @@ class Experiment:
     @cached_property
     def plans(self) -> Plans:
         """The plans of all graphs of a run."""
-        return make_plans(self.program, Planning(cache=read_environment().cache))
+        return make_plans(self.program, Planning(cache=PlanCache(read_environment().cache)))
 
     def check(self) -> dict[str, object]:
         """What the file amounts to: settings, data, parameters, rows of a microbatch, jobs of a study, notes. Raises
@@ -137,7 +138,7 @@ class Experiment:
         """
         if card is not None or arch is not None or (memory is not None and (device is None or is_card(device))):
             target = absent_target(device, card, memory, arch, tf32)
-            planning = Planning(patterns, traits=CUDA, cache=read_environment().cache)
+            planning = Planning(patterns, traits=CUDA, cache=PlanCache(read_environment().cache))
             first = first_candidate(self.program, planning, target.memory)
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
@@ -146,7 +147,7 @@ class Experiment:
             if arch is not None:
                 from paren.inspect.card_code import compile_for_card  # the emitter for cards, which nothing else needs
 
-                code = compile_for_card(candidate.plans, arch, read_environment().cache / "kernels")
+                code = compile_for_card(candidate.plans, arch, read_environment().cache)
             gain = what_cudnn_changes(candidate.program, candidate.plans, target.limits)
             report = explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
             return replace(report, remarks=self._remarks())
@@ -163,7 +164,7 @@ class Experiment:
             refusal = refusal_of(opened.link, environment.by_hosts)
             opened.link.unused = through_hosts(refusal) if refusal else ""
             shared = replace(shared, linked=not refusal)
-        planning = Planning(patterns, traits=traits_of(opened.name), cache=environment.cache)
+        planning = Planning(patterns, traits=traits_of(opened.name), cache=PlanCache(environment.cache))
         plans = (lambda: self.plans) if shared is self.program else None
         first = first_candidate(shared, planning, target.memory, plans)
         choice = predict(first, stacking, target.memory, target.limits)

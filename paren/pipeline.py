@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from paren.ir.graph import Graph
 from paren.ir.identity import graph_key
@@ -46,6 +45,7 @@ from paren.plan.tile import tile
 from paren.plan.traits import CPU, Traits
 from paren.plan.verify_kernel import verify_kernel
 from paren.plan.widening import widen_products
+from paren.runtime.cache import PlanCache
 from paren.runtime.stored_plans import plan_once
 
 
@@ -76,14 +76,19 @@ class Planning:
     """How graphs are planned. `patterns`: whether large values are cut into tiles, cheap ones made again, and products
     may be one step with the kernel after them; results agree to rounding without. `budget`: bytes of an arena, beyond
     which values are computed again instead of kept as far as that helps. `traits`: of the device that they run on.
-    `uploads`: whether checkpoints go to a bucket, which takes memory beside the graphs. `cache`: the folder where plans
-    are kept, which changes none."""
+    `uploads`: whether checkpoints go to a bucket, which takes memory beside the graphs. `cache`: where plans are kept,
+    which changes none."""
 
     patterns: bool = True
     budget: int | None = None
     traits: Traits = CPU
     uploads: bool = False
-    cache: Path | None = field(default=None, compare=False, repr=False)
+    cache: PlanCache | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong where plans are kept, in words."""
+        return () if self.cache is None else tuple(self.cache.notes)
 
 
 PLAIN = Planning()

@@ -24,6 +24,7 @@ from paren.pipeline import Planning, plan_graph
 from paren.plan.traits import traits_of
 from paren.runtime.array import AnyArray, AnyBytes
 from paren.runtime.block import Block, allocate_array, input_types
+from paren.runtime.cache import PlanCache
 from paren.runtime.device import Device, open_device
 from paren.runtime.executor import Executable
 from paren.runtime.memory import ALIGNMENT
@@ -196,7 +197,7 @@ class RestoredModel:
         while size not in self._executables:
             traits, precision = traits_of(self.device.name), self.program.run.precision
             graph = set_precision(choose(self.model.forward(size), traits.attends, precision), precision)
-            plan = plan_graph(graph, planning=Planning(traits=traits, cache=read_environment().cache))
+            plan = plan_graph(graph, planning=Planning(traits=traits, cache=PlanCache(read_environment().cache)))
             allowed = _CARD_BYTES if self.device.own_memory else _THREAD_BYTES * self.device.threads
             if plan.arena_bytes > allowed and size > 1:
                 size = self._most_rows = max(1, 1 << (size * allowed // plan.arena_bytes).bit_length() - 1)
@@ -305,7 +306,7 @@ def restore(
 ) -> RestoredModel:
     """The trained model of a run, or of a job, from its newest checkpoint or, with `best`, its best evaluation. All
     hashes are verified."""
-    opened = open_device(device, None, read_environment().cache / "kernels")
+    opened = open_device(device, None, read_environment().cache)
     return read_model(Path(out), opened, best=best, checkpoints=str(checkpoints) if checkpoints else None)
 
 

@@ -38,6 +38,7 @@ from paren.pipeline import Planning
 from paren.plan.traits import traits_of
 from paren.prepare import Preparation
 from paren.restored import RestoredModel, restore
+from paren.runtime.cache import PlanCache
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import usable_memory
 from paren.runtime.threads import default_threads
@@ -180,7 +181,7 @@ def train_program(
     if opened.reason:
         view.notice(f"device {opened.name}: {opened.reason}")
     shared = shared_program(program, topology)
-    for note in (*shared.notes, *opened.notes):
+    for note in shared.notes:
         view.notice(note)
     cards = _connect(ranks, shared, opened, view) if ranks is not None else None
     shared = replace(shared, linked=cards is not None)
@@ -189,7 +190,9 @@ def train_program(
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else len(topology.devices))
     uploads = in_bucket(options.checkpoints)
-    planning = Planning(how.patterns, traits=traits_of(opened.name), uploads=uploads, cache=environment.cache)
+    planning = Planning(
+        how.patterns, traits=traits_of(opened.name), uploads=uploads, cache=PlanCache(environment.cache)
+    )
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
     if ranks is not None:
@@ -225,7 +228,7 @@ def open_own(name: str, topology: Topology, threads: int | None, tf32: bool) -> 
     """The device of a rank, this process if it is one, with its part of the threads."""
     here = len(topology.devices)
     threads = threads if threads is not None or here == 1 else max(1, default_threads() // here)
-    return open_device(_own_device(name, topology), threads, read_environment().cache / "kernels", tf32)
+    return open_device(_own_device(name, topology), threads, read_environment().cache, tf32)
 
 
 def _connect(ranks: Ranks, shared: Program, device: Device, view: ProgressView) -> Cards | None:

@@ -384,7 +384,7 @@ LIMITS = {"verbs": 120.0, "runs": 150.0, "ranks": 60.0, "speed": SECONDS}  # of 
 def make_part(given: argparse.Namespace) -> int:
     """In a process of checks: those of one part."""
     (part,) = given.parts
-    cache = given.cache if given.cache is not None else read_environment().cache / "kernels"
+    cache = given.cache if given.cache is not None else read_environment().cache
     compares = part == "speed"  # it leaves the card to others
     device = None if compares else open_cuda(0, cache)
     print("" if device is None else f"     {device.target}", flush=True)

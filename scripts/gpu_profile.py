@@ -115,7 +115,7 @@ def main() -> None:
     program = elaborate(EXAMPLE, variant=given.variant, overrides=[*settings, *given.settings])
     plans = make_plans(program, Planning(traits=CUDA))
     planned = time.perf_counter()
-    device = open_cuda(0, read_environment().cache / "kernels")
+    device = open_cuda(0, read_environment().cache)
     engine = CompiledEngine(program, plans, device)
     compiled = time.perf_counter()
     engine.initialize(1)

@@ -39,6 +39,7 @@ from paren.forecast.stacking import first_candidate
 from paren.ir.program import Program
 from paren.pipeline import Planning, keeping_plans
 from paren.plan.traits import traits_of
+from paren.runtime.cache import PlanCache
 from paren.text.size import count_of, show_bytes
 from paren.train.files import read_object
 from paren.train.run_directory import RUN
@@ -212,7 +213,7 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
 def _memory(job: Job, trainer: Trainer, free: int) -> int:
     """Bytes that the training plans for; values are computed again where they would not fit."""
     cache = read_environment().cache
-    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name), cache=cache)
+    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name), cache=PlanCache(cache))
     return first_candidate(job.program, planning, free).memory.planned
 
 

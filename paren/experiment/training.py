@@ -62,7 +62,7 @@ class Trainer:
     @cached_property
     def device(self) -> Device:
         """The device, opened when it is first asked for."""
-        cache = read_environment().cache / "kernels" if self.keeps_code else None
+        cache = read_environment().cache if self.keeps_code else None
         return open_device(self.how.device, self.how.threads, cache, self.how.tf32)
 
     @cached_property
@@ -155,6 +155,8 @@ class Trainer:
         `Stopped` if a signal ends it, and what `train_program` raises."""
 
         def start(options: RunOptions) -> Run | Outcome:
+            for note in self.device.notes:  # of a job, the report stands in its folder only
+                view.notice(note)
             if self.topology.starts_ranks:
                 return start_ranks(job.program, job.texts, options, self.how, self.topology, signals, view.notice)
             return train_program(

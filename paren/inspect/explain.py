@@ -184,7 +184,7 @@ def explain(
         tuple(_graphs(program, plans, target.limits)),
         tuple(_patterns(plans)),
         compiling,
-        tuple(fallbacks),
+        tuple(dict.fromkeys((*fallbacks, *plans.planning.notes))),
         stacking or {},
         None if fits else smallest_change(program, memory.planned, target.memory, plans.planning),
         code,

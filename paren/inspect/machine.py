@@ -121,7 +121,7 @@ def check_ranks(variables: Mapping[str, str], device: str) -> Row:
 
 def check_speed(cache: Path) -> Row:
     """The limits of the machine that reports count on, measured again; the best of all measurements is kept."""
-    return _attempt("speed", FAIL, "E-DEV-104", lambda: _rates(open_device("cpu", None, cache / "kernels"), cache))
+    return _attempt("speed", FAIL, "E-DEV-104", lambda: _rates(open_device("cpu", None, cache), cache))
 
 
 def check_cuda(cache: Path | None, probes: Probes | None = None) -> list[Row]:
@@ -137,7 +137,7 @@ def check_cuda(cache: Path | None, probes: Probes | None = None) -> list[Row]:
         return rows
 
     def attempt() -> str:
-        device = open_device("cuda", None, cache / "kernels", probes=probes)
+        device = open_device("cuda", None, cache, probes=probes)
         _multiply(device)
         return _rates(device, cache)
 

@@ -18,7 +18,8 @@ HASH_BYTES = 32
 
 @dataclass
 class Cache:
-    """Objects of a kind under `folder`, or nothing at all if it is None. `notes` says once what went wrong."""
+    """Objects of a kind in the cache folder, or nothing at all if it is None. `notes` says once what went wrong, in
+    the same words for all kinds where it is the folder that cannot be used."""
 
     kind: ClassVar[str]
     folder: Path | None
@@ -47,11 +48,11 @@ class Cache:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            self._note(f"the {self.kind} cache {self.folder} cannot be read: {problem.strerror}")
+            self._note_unusable(problem)
             return None
         content = data[HASH_BYTES:]
         if self._seal(key, content) != data[:HASH_BYTES]:
-            self._note(f"a damaged object in the {self.kind} cache {self.folder} was rebuilt")
+            self._note(f"a damaged {self.kind} in the cache folder {self.folder} was made again")
             return None
         return content
 
@@ -68,7 +69,7 @@ class Cache:
                 file.write(self._seal(key, content) + content)
             os.replace(temporary, path)
         except OSError as problem:
-            self._note(f"{self.kind}s are not kept in {self.folder}: {problem.strerror}")
+            self._note_unusable(problem)
             if temporary is not None:
                 with suppress(OSError):  # the note above says all there is to say
                     Path(temporary).unlink(missing_ok=True)
@@ -80,6 +81,9 @@ class Cache:
     def _seal(self, key: str, content: bytes) -> bytes:
         """The hash covers the key too, so that a file under another name is not taken for this one."""
         return hashlib.sha256(key.encode() + content).digest()
+
+    def _note_unusable(self, problem: OSError) -> None:
+        self._note(f"the cache folder {self.folder} cannot be used, so each start compiles anew: {problem.strerror}")
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

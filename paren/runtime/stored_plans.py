@@ -10,7 +10,6 @@ import io
 import pickle
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from paren.ir.graph import Graph
 from paren.ir.identity import graph_key, sources_of
@@ -23,14 +22,13 @@ MAKERS = ("text", "ir", "passes", "plan", "pipeline.py", "runtime/stored_plans.p
 LEAST = 200  # nodes from which reading a plan is ten times as fast as making it
 
 
-def plan_once(folder: Path, graph: Graph, how: object, make: Callable[[], Plan]) -> Plan:
+def plan_once(cache: PlanCache, graph: Graph, how: object, make: Callable[[], Plan]) -> Plan:
     """What `make` gives, or gave for an equal graph before, to the same version of paren. `how` it does that is told
     apart by its `repr`. What is damaged or cannot be kept is made again."""
     own = own_digest(*MAKERS) if len(graph.nodes) >= LEAST else None
     if own is None:
         return make()
     sources = sources_of(graph)
-    cache = PlanCache(folder)
     key = cache.key(own, graph_key(graph), repr(how), *(source.text for source in sources))
     content = cache.read(key)
     if content is not None:

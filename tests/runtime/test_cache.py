@@ -48,7 +48,7 @@ def test_damaged_objects_are_rebuilt(tmp_path: Path, damage: str) -> None:
     device = CpuDevice(1, tmp_path)
     np.testing.assert_array_equal(compute(device), wanted)
     assert device.compiler.reused == 0
-    assert list(device.notes) == [f"a damaged object in the kernel cache {tmp_path} was rebuilt"]
+    assert list(device.notes) == [f"a damaged kernel in the cache folder {tmp_path} was made again"]
     assert [path.read_bytes() for path in files(tmp_path)] == contents
 
 
@@ -57,8 +57,7 @@ def test_a_folder_that_cannot_be_made_is_a_note(tmp_path: Path) -> None:
     device = CpuDevice(1, tmp_path / "file")
     compute(device)
     assert list(device.notes) == [
-        f"the kernel cache {tmp_path / 'file'} cannot be read: Not a directory",
-        f"kernels are not kept in {tmp_path / 'file'}: Not a directory",
+        f"the cache folder {tmp_path / 'file'} cannot be used, so each start compiles anew: Not a directory"
     ]
 
 
@@ -77,7 +76,9 @@ def test_a_full_disk_is_a_note_and_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "replace", full)
     device = CpuDevice(1, tmp_path)
     compute(device)
-    assert list(device.notes) == [f"kernels are not kept in {tmp_path}: No space left on device"]
+    assert list(device.notes) == [
+        f"the cache folder {tmp_path} cannot be used, so each start compiles anew: No space left on device"
+    ]
     assert files(tmp_path) == []
 
 

@@ -19,6 +19,7 @@ from paren.pipeline import PLAIN, Planning
 from paren.plan.plan import Plan
 from paren.plan.traits import CPU, CUDA, Traits
 from paren.runtime import stored_plans
+from paren.runtime.cache import PlanCache
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
@@ -72,14 +73,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def plans_of(path: Path, cache: Path, planning: Planning = PLAIN, *overrides: str) -> Plans:
-    return make_plans(elaborate(path, overrides=overrides), replace(planning, cache=cache))
+    return make_plans(elaborate(path, overrides=overrides), replace(planning, cache=PlanCache(cache)))
 
 
 @pytest.mark.parametrize("traits", [CPU, CUDA], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_read_is_what_would_be_planned(name: str, traits: Traits, tmp_path: Path, made: list[str]) -> None:
     path, variant = PROGRAMS[name]
-    planning = Planning(traits=traits, cache=tmp_path)
+    planning = Planning(traits=traits, cache=PlanCache(tmp_path))
     make_plans(elaborate(ROOT / path, variant=variant), planning)
     again = elaborate(ROOT / path, variant=variant)
     fresh = make_plans(again, replace(planning, cache=None))
@@ -92,7 +93,7 @@ def test_what_is_read_is_what_would_be_planned(name: str, traits: Traits, tmp_pa
 def test_a_plan_speaks_of_the_program_that_asks(file: Path, tmp_path: Path) -> None:
     plans_of(file, tmp_path / "cache")
     program = elaborate(file)
-    read = make_plans(program, Planning(cache=tmp_path / "cache"))
+    read = make_plans(program, Planning(cache=PlanCache(tmp_path / "cache")))
     assert read.accumulate.steps[0].spans[0].source in {node.span.source for node in program.loss.nodes}
 
 
@@ -123,7 +124,7 @@ def test_another_text_is_planned(file: Path, tmp_path: Path, made: list[str], ch
     file.write_text(change(TEXT))
     made.clear()
     program = elaborate(file)
-    assert make_plans(program, Planning(cache=tmp_path / "cache")) == make_plans(program)
+    assert make_plans(program, Planning(cache=PlanCache(tmp_path / "cache"))) == make_plans(program)
     assert made.count("accumulate") == 2
 
 
@@ -162,7 +163,7 @@ def test_damaged_plans_are_made_again(file: Path, tmp_path: Path, made: list[str
         path.write_bytes({"flip": flipped, "cut": content[:-1], "empty": b"", "swap": other}[damage])
     made.clear()
     program = elaborate(file)
-    assert make_plans(program, Planning(cache=tmp_path / "cache")) == make_plans(program)
+    assert make_plans(program, Planning(cache=PlanCache(tmp_path / "cache"))) == make_plans(program)
     assert made.count("accumulate") == 2
     assert [path.read_bytes() for path in paths] == contents
 
@@ -170,7 +171,10 @@ def test_damaged_plans_are_made_again(file: Path, tmp_path: Path, made: list[str
 def test_a_folder_that_cannot_be_made_is_done_without(file: Path, tmp_path: Path) -> None:
     (tmp_path / "in the way").write_text("")
     program = elaborate(file)
-    assert make_plans(program, Planning(cache=tmp_path / "in the way")) == make_plans(program)
+    planning = Planning(cache=PlanCache(tmp_path / "in the way"))
+    assert make_plans(program, planning) == make_plans(program)
+    reason = f"the cache folder {tmp_path / 'in the way'} cannot be used, so each start compiles anew: Not a directory"
+    assert planning.notes == (reason,)
 
 
 def test_processes_find_each_others_plans(file: Path, tmp_path: Path) -> None:
@@ -181,8 +185,9 @@ from paren.forecast.plans import make_plans
 from paren.lang.elaborate import elaborate
 from paren.pipeline import Planning
 from paren.runtime import stored_plans
+from paren.runtime.cache import PlanCache
 stored_plans.own_digest, stored_plans.LEAST = lambda *_: "this paren", 0
-make_plans(elaborate(Path({str(file)!r})), Planning(cache=Path({str(tmp_path / "cache")!r})))
+make_plans(elaborate(Path({str(file)!r})), Planning(cache=PlanCache(Path({str(tmp_path / "cache")!r}))))
 """
     found = []
     for seed in "12":

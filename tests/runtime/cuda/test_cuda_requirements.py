@@ -282,7 +282,7 @@ def test_the_doctor_looks_at_all_that_can_be_looked_at() -> None:
 
 def test_where_all_holds_the_doctor_computes_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(name: str, threads: int | None, cache: Path, probes: FakeProbes) -> CudaDevice:
-        assert (name, threads, cache, probes) == ("cuda", None, tmp_path / "kernels", FINE)
+        assert (name, threads, cache, probes) == ("cuda", None, tmp_path, FINE)
         return defined_device()[0]
 
     monkeypatch.setattr(machine, "open_device", opened)
