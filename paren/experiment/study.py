@@ -30,7 +30,7 @@ from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import Note, ParenError, Report
 from paren.text.size import count_of
-from paren.train.run_directory import refuse_single_run
+from paren.train.run_directory import becoming_study, refuse_single_run
 from paren.train.signals import StopSignals
 
 MOST_NAMED = 8  # jobs that a message names
@@ -94,7 +94,8 @@ class _Study:
                 view.notice(sentence)
         if leads:
             python = self.functions.sources.texts
-            write_study(root, self.program, self.overrides, self.jobs, package_versions(), python)
+            with becoming_study(root):
+                write_study(root, self.program, self.overrides, self.jobs, package_versions(), python)
             plots = {each.name: each.over for each in self.program.study.analyses if each.kind == "plot"}
             record_launch(root, self.program.path, self.program.variant, [job.folder for job in self.jobs], plots)
             for standing in standings:

@@ -98,6 +98,7 @@ class Start:
         run_directory.refuse_others(options.out)
         run_directory.make_folder(options.out)
         with RunLock(options.out) as lock, self.signals.only_while(lock.prove), ExitStack() as held:
+            run_directory.refuse_others(options.out)
             run_directory.clean(options.out)
             found = run_directory.decide(options, self.experiment)
             if found.kind == "done":

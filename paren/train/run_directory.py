@@ -7,7 +7,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from paren.text.size import show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
 from paren.train.files import TEMPORARY, Files, json_bytes, not_writable, write_atomically
-from paren.train.lock import LOCK
+from paren.train.lock import LOCK, RunLock
 from paren.train.places.disk import DiskFolder
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
@@ -60,7 +61,8 @@ class Found:
 
 
 def refuse_others(out: Path) -> None:
-    """Before anything is written there: E-RUN-017 for a folder that holds a study, E-RUN-003 for files of no run.
+    """Before anything is written there, and once its lock is held: E-RUN-017 for a folder that holds a study, E-RUN-003
+    for files of no run.
 
     Where a lock lies, somebody else may be starting, and `decide` looks once it is held.
     """
@@ -82,6 +84,25 @@ def refuse_single_run(out: Path) -> None:
             f"{out} holds a single run ({RUN}), and a study would mix with it",
             fix="take another --out",
         )
+
+
+@contextmanager
+def becoming_study(out: Path) -> Iterator[None]:
+    """Around what writes `study.json`: of a study and a single run that start at once, one gets a new folder. Raises
+    E-RUN-017, and E-RUN-004 while a single run starts there that has not come to its `run.json`."""
+    if os.path.exists(out / STUDY):
+        yield
+        return
+    make_folder(out)
+    with ExitStack() as held:
+        try:
+            held.enter_context(RunLock(out))
+        except ParenError:
+            if not os.path.exists(out / STUDY):  # else another study has become one
+                raise
+        refuse_single_run(out)
+        yield
+        (out / LOCK).unlink(missing_ok=True)  # whoever waits for this file finds the study
 
 
 def decide(options: RunOptions, experiment: Experiment) -> Found:
