@@ -12,7 +12,7 @@ from paren.lang.signature import Pattern, parse_pattern
 from paren.lang.trace import Parameter
 from paren.lang.value import POISON, Builtin, Closure, Code, Environment, Rule, Tensor, Value, kind, show
 from paren.text.errors import Note, ParenError
-from paren.text.forms import Form, Keyword, List, Symbol
+from paren.text.forms import Form, Keyword, List, String, Symbol
 from paren.text.source import Span
 
 
@@ -334,7 +334,7 @@ def _require(compiler: Compiler, form: List, names: Names) -> Code:
     at = next((form.items[i + 1] for i, item in enumerate(form.items[:-1]) if _is_at(item)), None)
     if len(positional) < 3 or (at is not None and not isinstance(at, Symbol)) or set(keywords) - {"fix"}:
         raise _grammar(form, text)
-    condition, parts, body = positional[0], [code for _, code in positional[1:-1]], positional[-1][1]
+    condition, parts, body = positional[0], positional[1:-1], positional[-1][1]
     fix_code = keywords["fix"][1] if "fix" in keywords else None
     session, parameter = compiler.session, at.name if isinstance(at, Symbol) else None
     own = compiler.site(form)
@@ -345,14 +345,32 @@ def _require(compiler: Compiler, form: List, names: Names) -> Code:
             return body(environment)
         if answer is POISON:
             return POISON
-        values = [code(environment) for code in parts]
-        message = "".join(v if isinstance(v, str) else str(v) if isinstance(v, Tensor) else show(v) for v in values)
+        values = [code(environment) for _, code in parts]
+        message = _message([(isinstance(part, String), value) for (part, _), value in zip(parts, values, strict=True)])
         fix = fix_code(environment) if fix_code else None
         notes = [Note(f"{value} is made here", value.origin) for value in values if isinstance(value, Tensor)]
         place = _refused_argument(session, parameter) or session.span(own)
         raise ParenError("E-CALL-009", message, place, notes=notes, fix=fix if isinstance(fix, str) else None)
 
     return check
+
+
+def _message(parts: Sequence[tuple[bool, Value]]) -> str:
+    """Texts and values in one sentence; with each, whether it is a text of the form. What would run together is set
+    apart: `n is small: 4, 5` where values end the sentence, else by a space."""
+    last_text = max((index for index, (is_text, _) in enumerate(parts) if is_text), default=-1)
+    message, was_text = "", True
+    for index, (is_text, value) in enumerate(parts):
+        shown = value if isinstance(value, str) else str(value) if isinstance(value, Tensor) else show(value)
+        gap = ""
+        if not is_text and not was_text:
+            gap = ", "
+        elif not is_text and message[-1:].isalnum():
+            gap = " " if index < last_text else ": "
+        elif (is_text and not was_text and shown[:1].isalnum()) or (not is_text and message.endswith((",", ":", ";"))):
+            gap = " "
+        message, was_text = message + gap + shown, is_text
+    return message
 
 
 def _refused_argument(session: Session, parameter: str | None) -> Span | None:

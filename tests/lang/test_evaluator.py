@@ -141,3 +141,26 @@ def test_a_text_may_have_a_byte_order_mark_and_any_line_ends() -> None:
     found = [elaborate("test.paren", read_file=lambda _path, c=change: c) for change in changes]
     assert len({made.sources["test.paren"] for made in found}) == 1
     assert len({tuple(slot.name for slot in made.parameters) for made in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ('"n is small" n', "n is small: 3"),
+        ('"n is small, not " n', "n is small, not 3"),
+        ('"n is small:" n', "n is small: 3"),
+        ('"n is small" n [4 5] kind', "n is small: 3, [4 5], mlp"),
+        ('"of" n "rows"', "of 3 rows"),
+        ('"of" n " rows, at least " 4', "of 3 rows, at least 4"),
+        ('n " rows of " [4 5] "columns"', "3 rows of [4 5] columns"),
+        ('"(" n n ")"', "(3, 3)"),
+        ("n", "3"),
+        ('kind "is unknown" n', "mlp is unknown: 3"),
+        ('"two texts" ", one sentence"', "two texts, one sentence"),
+        ('"-1 is not" -1', "-1 is not: -1"),
+    ],
+)
+def test_the_message_of_a_requirement(parts: str, message: str) -> None:
+    with pytest.raises(ParenError) as caught:
+        value(f"(require (> n 4) {parts} n)", before='(def n 3) (def kind "mlp")')
+    assert (caught.value.code, caught.value.message) == ("E-CALL-009", message)
