@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from warm import LIMIT, warm_context
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody listens at, and none of those that a system gives to whoever asks for any: another process
+    would get it before the one that it is meant for."""
+    while True:
+        port = 10_000 + secrets.randbelow(22_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def run_ranks(count: int, function: Callable[..., Any], *given: object) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO
 
-LIMIT = 120.0  # seconds of a command
+LIMIT = 300.0  # seconds of a command; a machine that is busy with other things is slow
 
 
 class Command:
@@ -83,12 +84,12 @@ class Command:
         content = os.pread(self._said[stream].fileno(), os.fstat(self._said[stream].fileno()).st_size, 0)
         return content.decode(errors="replace")
 
-    def wait_to_say(self, text: str) -> None:
-        """Returns once stderr has a text."""
+    def wait_to_say(self, pattern: str) -> None:
+        """Returns once stderr has a text of a pattern."""
         end = time.monotonic() + LIMIT
-        while text not in self.said(1):
+        while re.search(pattern, self.said(1)) is None:
             assert self.returncode is None, f"it ended with {self.returncode} and said {self.said(1)}"
-            assert time.monotonic() < end, f"it did not say {text!r} but {self.said(1)}"
+            assert time.monotonic() < end, f"it did not say {pattern!r} but {self.said(1)}"
             time.sleep(0.02)
 
 

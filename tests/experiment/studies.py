@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,6 +64,12 @@ def read_from_arrays(path: Path, *files: str) -> None:
     named = " ".join(f'"{file}"' for file in files)
     arrays = f"(arrays {named} :fields ((x float32 [2]) (y float32 [])) :split ((train 1.0))))"
     path.write_text(f"{text[:begin]}{arrays}\n{text[end:]}")
+
+
+def faults(fault: str, gate: Path | None = None) -> dict[str, str]:
+    """Variables for workers in which a fault comes about, as `faults/sitecustomize.py` says."""
+    places = [str(Path(__file__).parents[1] / "faults"), os.environ.get("PYTHONPATH", "")]
+    return {"FAULT": fault, "GATE": str(gate), "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 class Shown:

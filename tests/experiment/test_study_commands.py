@@ -8,12 +8,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from cases.paren_command import paren
-from experiment.studies import states, write_study
+from experiment.studies import faults, states, write_study
 from warm import Command
 
 from paren.experiment.events import Event
@@ -23,6 +23,7 @@ from paren.experiment.store.claims import holders
 from paren.lang.elaborate import elaborate
 
 SWEEP = "(defsweep (rate 1e-3) (rows 4))"
+ENDLESS = ":steps 1000000000"
 PATIENCE = 300.0  # seconds; a machine that is busy with other things is slow
 
 
@@ -91,11 +92,19 @@ def test_a_study_and_a_single_run_do_not_mix(tmp_path: Path) -> None:
 class Started:
     """`paren train study.paren`, or another command, as a process of a session of its own."""
 
-    def __init__(self, folder: Path, *options: str, command: str = "train", file: str = "study.paren") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        command: str = "train",
+        file: str = "study.paren",
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PAREN_")}
         self.out = folder / "out"
         words = [command, file, "--out", "out", *options]
-        self.process = Command(words, variables | {"PAREN_CACHE": str(folder / "cache")}, folder, session=True)
+        variables |= {"PAREN_CACHE": str(folder / "cache"), **(more or {})}
+        self.process = Command(words, variables, folder, session=True)
 
     def wait_for(self, fact: Callable[[], object], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -115,15 +124,14 @@ class Started:
 
 def runs(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # also if it ends while it is looked at
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def long_study(folder: Path, jobs: int) -> Path:
     path = write_study(folder, f"(defcohort (replica {' '.join(map(str, range(jobs)))}))")
-    path.write_text(path.read_text().replace(":steps 4", ":steps 2000000 :checkpoint-every 500 :log-every 1000"))
+    path.write_text(path.read_text().replace(":steps 4", f"{ENDLESS} :checkpoint-every 500 :log-every 1000"))
     return path
 
 
@@ -158,7 +166,7 @@ def test_a_second_signal_leaves_no_claims(tmp_path: Path, options: tuple[str, ..
     workers = started.workers()
     started.process.send_signal(signal.SIGINT)
     border = "at the next step border, or after the function that is computing now"
-    started.process.wait_to_say(f"SIGINT: stopping {border} (again: stop at once)\n")
+    started.process.wait_to_say(rf"SIGINT: stopping {border} \(again: stop at once\)\n")
     started.process.send_signal(signal.SIGINT)
     assert "stopped at once" in started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 130
@@ -181,11 +189,12 @@ def test_workers_end_with_whoever_started_them(tmp_path: Path) -> None:
 
 
 def test_a_killed_workers_job_is_taken_by_another(tmp_path: Path) -> None:
-    path = long_study(tmp_path, 3)
-    path.write_text(path.read_text().replace(":steps 2000000", ":steps 20000"))
-    started = Started(tmp_path, "--workers", "2")
+    path, gate = long_study(tmp_path, 3), tmp_path / "gate"
+    path.write_text(path.read_text().replace(ENDLESS, ":steps 4000 :evaluate-every 1000"))
+    started = Started(tmp_path, "--workers", "2", more=faults("hold@0:evaluate", gate))
     started.wait_for(lambda: len(started.workers()) == 2, "two workers")
     os.kill(min(started.workers()), signal.SIGKILL)
+    gate.touch()
     said = started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 0, said
     assert "was ended by SIGKILL; its job is free for the others" in said

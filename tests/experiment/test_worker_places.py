@@ -94,7 +94,7 @@ def test_processes_of_torchrun_take_jobs(tmp_path: Path) -> None:
     path, out = write_study(tmp_path / "s", SWEEP + "(defcohort (replica 0 1))"), tmp_path / "out"
     command = ["train", path, "--out", out, "--parallel", "jobs"]
     ranks = [Command(command, os.environ | rank(number)) for number in range(2)]
-    said = [process.communicate(timeout=300)[1] for process in ranks]
+    said = [process.communicate()[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     assert set(states(out).values()) == {"done"}
     api.load(path).train(tmp_path / "one")
@@ -106,7 +106,7 @@ def test_a_failed_job_does_not_end_another_rank(tmp_path: Path) -> None:
     path, out = write_study(tmp_path / "s", "(defsweep (rows 4 80 90 100))"), tmp_path / "out"
     command = ["train", path, "--out", out, "--parallel", "jobs"]
     ranks = [Command(command, os.environ | rank(number)) for number in range(2)]
-    said = [process.communicate(timeout=300)[1] for process in ranks]
+    said = [process.communicate()[1] for process in ranks]
     assert [process.returncode for process in ranks] == [1, 1], said
     assert all("E-JOB-001: 1 of 5 jobs failed" in text for text in said)
     assert sorted(states(out).values()) == ["done"] * 4 + ["failed"]

@@ -23,7 +23,7 @@ END = 40  # steps that a long run is compared after
 Started = Command | subprocess.Popen[str]
 HOST = socket.gethostname()
 CACHE = tempfile.TemporaryDirectory(prefix="paren-cache-")  # of all runs, as most compile the same
-FAULTS = Path(__file__).parent / "faults"
+FAULTS = Path(__file__).parents[1] / "faults"
 ROWS = """
 import numpy as np
 

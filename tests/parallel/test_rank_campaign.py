@@ -38,6 +38,7 @@ from rank_runs import (
 STEPS = 30  # within which a fault comes
 ENDLESS = ("--set", "epochs=2000", "--set", "evaluate=3", "--stacking", "1")
 PACE = "sleep0.05@{}:steps"
+REST = "sleep@{}:step{}"  # so that it gets no further, however late the fault comes
 GONE, FROZEN = 15.0, 25.0  # seconds after which all processes are to be gone on a machine that has time for them
 FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": None}
 EARLY = ("join", "data", "compile")  # places before the first step
@@ -80,7 +81,7 @@ def disturb(chance: random.Random, file: Path, out: Path, layout: str, kind: str
     rank, early = chance.randrange(4), chance.random() < 0.3
     step, moment = steps_of(out) + chance.randint(1, STEPS), chance.uniform(0, 5)
     number, place = FAULTS[kind], chance.choice(EARLY) if early else f"step{step}"
-    fault = PACE.format(rank) + ("" if number else f" raise@{rank}:{place}")
+    fault = f"{PACE.format(rank)} " + (REST.format(rank, step + 8) if number else f"raise@{rank}:{place}")
     processes = LAYOUTS[layout](file, out, "--resume", "auto", fault=fault)
     process = find_rank(processes, rank)
     if number is None:

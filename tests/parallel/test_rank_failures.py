@@ -85,11 +85,10 @@ def test_a_frozen_rank_is_named(file: Path) -> None:
 
 
 def test_a_rank_that_is_frozen_before_its_first_sign_is_named(file: Path) -> None:
-    process = start(file, file.parent / "frozen at once", *LONG, variables=TWO)
+    process = start(file, file.parent / "frozen at once", *LONG, variables={"FAULT": "stop@1:load", **TWO})
     end = time.monotonic() + LIMIT
-    while 1 not in (children := ranks_of(process)) and time.monotonic() < end:
+    while len(children := ranks_of(process)) < 2 and time.monotonic() < end:
         time.sleep(0.01)
-    os.kill(children[1], signal.SIGSTOP)
     code, said = finish(process)
     assert code == 1
     assert (
@@ -109,34 +108,37 @@ def test_a_rank_that_ends_without_a_word_is_named(file: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "where", "limit"),
     [
-        ("sleep@1:step3", "in step 3", "4 s for it, the limit of PAREN_STEP_TIMEOUT"),
-        ("sleep@0:evaluate", "after step 3 (evaluating)", "4 s for it, the limit of PAREN_STEP_TIMEOUT"),
-        ("sleep@0:write", "after step 4 (saving)", "12 s for it, the limit of PAREN_WORK_TIMEOUT"),
-        ("sleep@1:compile", "at the start (compiling)", "12 s for it, the limit of PAREN_WORK_TIMEOUT"),
+        ("sleep@1:step3", "in step 3", "PAREN_STEP_TIMEOUT"),
+        ("sleep@0:evaluate", "after step 3 (evaluating)", "PAREN_STEP_TIMEOUT"),
+        ("sleep@0:write", "after step 4 (saving)", "PAREN_WORK_TIMEOUT"),
+        ("sleep@1:compile", "at the start (compiling)", "PAREN_WORK_TIMEOUT"),
     ],
 )
 def test_a_stuck_rank_is_named_after_a_limit(file: Path, long: Path, fault: str, where: str, limit: str) -> None:
+    """The limit leaves time to the ranks that are not stuck, on a machine that is busy with other things."""
     out = file.parent / fault
-    said = fail(file, out, fault, PAREN_STEP_TIMEOUT="4", PAREN_WORK_TIMEOUT="12")
-    rank = fault[6]
-    assert last_line(said) == f"E-DP-008: rank {rank} on {HOST} failed {where}: the others waited {limit}"
+    said = fail(file, out, fault, **{limit: "12"})
+    rank, waited = fault[6], f"the others waited 12 s for it, the limit of {limit}"
+    assert last_line(said) == f"E-DP-008: rank {rank} on {HOST} failed {where}: {waited}"
     if "step" in fault or "write" in fault:
         assert go_on(file, out) == parameters(long)
 
 
 def test_long_work_of_one_rank_runs_into_no_limit_and_is_told_of(file: Path, two: Path) -> None:
     """It is longer than what is allowed in a step, before the first one and in a resume."""
-    limits = {"PAREN_STEP_TIMEOUT": "5", **TWO}
+    limits = {"PAREN_STEP_TIMEOUT": "9", "GATE": str(file.parent / "gate"), **TWO}
     outs = [file.parent / name for name in ("slow", "slow to resume")]
     train_on_ranks(2, file, outs[1], *ONE, "--steps", "3")
     started = [  # side by side, as they wait
-        start(file, outs[0], *ONE, variables={"FAULT": "sleep12@0:data", **limits}),
-        start(file, outs[1], "--resume", "latest", variables={"FAULT": "sleep12@0:restore", **limits}),
+        start(file, outs[0], *ONE, variables={"FAULT": "hold@0:data", **limits}),
+        start(file, outs[1], "--resume", "latest", variables={"FAULT": "hold@0:restore", **limits}),
     ]
-    for process, out, phase in zip(started, outs, ("reading data", "restoring"), strict=True):
+    for process, phase in zip(started, ("reading data", "restoring"), strict=True):
+        process.wait_to_say(rf"waiting for rank 0 on {HOST} \({phase}\), [1-9]\d s\n")
+    (file.parent / "gate").touch()
+    for process, out in zip(started, outs, strict=True):
         code, said = finish(process)
         assert code == 0, said
-        assert f"waiting for rank 0 on {HOST} ({phase}), 5 s\n" in said
         assert parameters(out) == parameters(two)
 
 
@@ -226,7 +228,8 @@ def test_ranks_whose_states_differ_publish_nothing(file: Path, long: Path) -> No
 
 
 def stop_in(file: Path, out: Path, fault: str, phase: str, *, rank: int | None = None) -> tuple[int, str]:
-    """Exit code and stderr of a run that SIGTERM, to the command or to one rank, meets in a phase."""
+    """Exit code and stderr of a run that SIGTERM, to the command or to one rank, meets in a phase, which a fault makes
+    last until then."""
     process = start(file, out, *ONE, *LONG, variables={"FAULT": fault, **TWO})
     end = time.monotonic() + LIMIT
     while phase_of(out) != phase and time.monotonic() < end:
@@ -243,10 +246,10 @@ def phase_of(out: Path) -> str | None:
 @pytest.mark.parametrize(
     ("fault", "phase", "rank", "step"),
     [
-        ("sleep3@0:compile", "compiling", None, 0),
-        ("sleep3@0:evaluate", "evaluating", None, 3),
-        ("sleep3@0:write", "saving", None, None),
-        ("sleep3@0:evaluate", "evaluating", 1, 3),
+        ("heed@0:compile", "compiling", None, 0),
+        ("heed@0:evaluate", "evaluating", None, 3),
+        ("heed@0:write", "saving", None, None),
+        ("heed@1:evaluate", "evaluating", 1, 3),
     ],
 )
 def test_a_stop_signal_is_heard_in_every_phase_and_by_all_ranks(
@@ -309,9 +312,8 @@ def test_ranks_of_torchrun_that_wait_for_one_that_never_joins_are_not_waited_for
     out = tmp_path / "out"
     fault = "raise@0:join sleep5@0:join"  # it sleeps first
     process = start_torchrun(3, file, out, *ONE, *LONG, variables={"FAULT": fault})
-    begin = time.monotonic()
     code, said = finish(process)
     assert code == 1
+    assert "forcefully" not in said, "which it says of whom it asks again"
     assert re.search(r"Root Cause.*\n.*\n.*\n.*\n *rank +: 0 ", said) is not None
-    assert time.monotonic() - begin < 35, said
     assert not running(out)

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_processes import free_port
@@ -19,6 +20,7 @@ from rank_runs import HOST, LIMIT, TWO, finish, last_line, node, ranks_of, start
 
 import paren
 from paren.parallel import launch
+from paren.parallel import meet as meeting
 from paren.parallel import store as store_of_run
 from paren.parallel.meet import Stopped, meet
 from paren.parallel.sign import NEVER, OVER, PREPARING, Sign, read_stopped, tell_stopped
@@ -64,16 +66,23 @@ def test_what_listens_there_may_be_no_store(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.notes[0].message == f"what listens at 127.0.0.1:{silent} does not answer as a store does"
     other = open_store(Address("127.0.0.1", 0), 2, True, LIMIT)
     with pytest.raises(ParenError) as caught:
-        meet(replace(node_of(2, 1, other.port), patience=impatient), lambda: None)
+        meet(replace(node_of(2, 1, other.port), patience=Patience(join=5.0)), lambda: None)
     assert caught.value.notes[0].message == "the store that is there is of something else"
 
 
-def test_a_stop_that_comes_to_one_node_is_heard_by_all_that_wait_for_another() -> None:
-    port, ends = free_port(), dict[int, int]()
-    begin = time.monotonic()
+def test_a_stop_that_comes_to_one_node_is_heard_by_all_that_wait_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, ends, arrived = free_port(), dict[int, int](), list[int]()
+    wait_for_nodes = meeting._wait_for_nodes
+
+    def wait_here(topology: Topology, *given: Any) -> None:
+        arrived.append(topology.node)
+        wait_for_nodes(topology, *given)
+
+    monkeypatch.setattr(meeting, "_wait_for_nodes", wait_here)
+    monkeypatch.setattr(meeting, "HEARING", LIMIT)
 
     def wait(node: int) -> None:
-        received = (lambda: signal.SIGINT if time.monotonic() > begin + 3 else None) if node == 2 else lambda: None
+        received = (lambda: signal.SIGINT if len(arrived) == 3 else None) if node == 2 else lambda: None
         try:
             meet(node_of(4, node, port), received)
         except Stopped as stopped:
@@ -120,7 +129,8 @@ def test_how_a_rank_may_end() -> None:
 
 
 def test_a_stop_of_a_rank_that_is_loading_still_stops_all(tmp_path: Path) -> None:
-    process = start(write_experiment(tmp_path), tmp_path / "out", variables=TWO)
+    variables = {"FAULT": "sleep@1:load", **TWO}
+    process = start(write_experiment(tmp_path), tmp_path / "out", variables=variables)
     end = time.monotonic() + LIMIT
     while len(ranks := ranks_of(process)) < 2 and time.monotonic() < end:
         time.sleep(0.01)

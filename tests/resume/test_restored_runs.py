@@ -196,9 +196,7 @@ def test_a_moved_run_whose_file_is_gone_in_a_process_elsewhere(trial: Trial, tmp
         "numpy.save('result.npy', model(numpy.load('../inputs.npy')))\n"
         "print(model.step, *model.settings)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path / "elsewhere", capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "elsewhere", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"9 {' '.join(setting.name for setting in trial.experiment.program.settings)}\n"
     assert np.array_equal(np.load(tmp_path / "elsewhere" / "result.npy"), expected)

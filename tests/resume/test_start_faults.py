@@ -24,7 +24,7 @@ from resume_runs import (
     status_of,
     write_program,
 )
-from warm import Command
+from warm import LIMIT, Command
 
 import paren
 
@@ -188,20 +188,20 @@ def test_several_starts_at_once(trial: Trial, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = (*trial.command(out), "--set", "steps=1000000", "--set", "patience=1000000")
     starts = [Command(arguments) for _ in range(4)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while sum(process.poll() is None for process in starts) > 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     (winner,) = [process for process in starts if process.poll() is None]
     for process in starts:
         if process is not winner:
-            _, shown = process.communicate(timeout=60)
+            _, shown = process.communicate()
             assert process.returncode == 1
             assert re.search(
                 rf"E-RUN-004: {out} is in use by process {winner.pid} on \S+, since \d{{4}}-\d\d-\d\dT[\d:]+\+00:00\n",
                 shown,
             ), shown
     winner.send_signal(signal.SIGTERM)
-    assert winner.wait(timeout=60) == 143
+    assert winner.wait() == 143
     winner.communicate()
     assert not (out / "holder.json").exists()
 
@@ -212,14 +212,14 @@ def test_a_run_whose_folder_is_deleted_ends(tmp_path: Path, replaced: bool) -> N
     out, text = tmp_path / "run", re.sub(r"(:evaluate-every|:checkpoint-every) \d", r"\1 1000000", MLP)
     file = write_program(tmp_path, "mlp", text)
     process = Command(("run", str(file), "--out", str(out), "--set", "steps=100000000"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     out.rename(tmp_path / "aside")
     if replaced:
         out.mkdir()
         (out / "lock").touch()
-    _, shown = process.communicate(timeout=60)
+    _, shown = process.communicate()
     assert process.returncode == 1
     refusal("E-RUN-016", f"{out} was deleted or replaced while the run wrote to it", shown)
 

@@ -209,7 +209,7 @@ def test_all_that_makes_plans_is_in_their_key() -> None:
 def test_the_digest_is_of_the_files_that_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = own_files.own_digest.__wrapped__
     monkeypatch.setattr(own_files, "FOLDER", tmp_path)
-    monkeypatch.setattr(own_files, "BEGUN", time.time() + 60)
+    monkeypatch.setattr(own_files, "BEGUN", time.time() + 3600)
     assert digest("a", "b.py") is None
     (tmp_path / "a" / "inner").mkdir(parents=True)
     (tmp_path / "b.py").write_text("1")
@@ -221,5 +221,5 @@ def test_the_digest_is_of_the_files_that_were_loaded(tmp_path: Path, monkeypatch
     assert len(found - {None}) == 5
     (tmp_path / "a" / "notes.txt").write_text("1")
     assert digest("a", "b.py") in found
-    monkeypatch.setattr(own_files, "BEGUN", time.time())
+    monkeypatch.setattr(own_files, "BEGUN", (tmp_path / "b.py").stat().st_mtime)
     assert digest("a", "b.py") is None

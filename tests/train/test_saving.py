@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from metric_lines import without_measured
 from training_fakes import FaultyFiles, Killed, LinearEngine, Trial, engine_at, make_store, run_form
+from warm import LIMIT
 
 from paren.text.errors import ParenError
 from paren.train.best import BestStore
@@ -33,7 +34,7 @@ class Gate(Files):
 
     def write(self, file, data):
         self.reached.set()
-        assert self.opened.wait(20)
+        assert self.opened.wait(LIMIT)
         super().write(file, data)
 
 
@@ -58,7 +59,7 @@ def test_what_is_written_is_the_state_of_its_step_although_training_has_gone_on(
     engine, state = engine_at(3), LoopState(step=1, samples=8)
     with make_saver(store, engine, state, []) as saver:
         saver.save(10, lambda: None, goes_on=True)
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(LIMIT)
         for array in engine.slots().values():
             array += 1
         state.step, state.samples = 2, 16

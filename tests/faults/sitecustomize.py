@@ -1,8 +1,11 @@
-"""Loaded by the ranks of a test, whose PYTHONPATH names this folder: brings about the faults that FAULT asks for.
+"""Loaded by the ranks or workers of a test, whose PYTHONPATH names this folder: brings about the faults that FAULT
+asks for. Workers all have rank 0.
 
-FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `join`, `data`, `compile`, `restore`, `evaluate`,
-`save`, `write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND: `kill`, `stop`, `sleep` (for ever),
-`sleepN` (N seconds), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a bit of the state).
+FAULT is `KIND@RANK:PLACE`, several with spaces between. PLACE: `load` (before paren is loaded), `join`, `data`,
+`compile`, `restore`, `evaluate`, `save`, `write` (of a checkpoint), a step such as `step3`, or all `steps`. KIND:
+`kill`, `stop`, `sleep` (for ever), `sleepN` (N seconds), `hold` (until the file that GATE names is there), `heed`
+(until this process hears of a stop signal), `raise`, `memory`, `system` (exit code 3), `nan` (in a batch), `flip` (a
+bit of the state).
 
 With SEEN, a folder, each rank writes there what it computes: `RANK.trained` holds a line of `POSITION ID ID...` for
 each step, `RANK.evaluated` the labels of the examples of each call of an evaluation.
@@ -14,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+heard: list[int] = []  # stop signals of this process
+
 
 def strike(kind: str) -> None:
     if kind == "kill":
@@ -22,6 +27,12 @@ def strike(kind: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind.startswith("sleep"):
         time.sleep(float(kind[5:] or 3600))
+    elif kind == "hold":
+        while not Path(os.environ["GATE"]).exists():
+            time.sleep(0.02)
+    elif kind == "heed":
+        while not heard:
+            time.sleep(0.02)
     elif kind == "raise":
         raise ValueError("provoked by a test")
     elif kind == "memory":
@@ -44,6 +55,10 @@ def before(owner: Any, name: str, act: Any) -> None:
 
 
 def install(kind: str, place: str) -> None:
+    if place == "load":
+        strike(kind)
+        return
+
     import numpy as np
 
     import paren.parallel.join
@@ -54,7 +69,10 @@ def install(kind: str, place: str) -> None:
     import paren.train.loop
     import paren.train.run
     from paren.engine import CompiledEngine
+    from paren.train.signals import StopSignals
 
+    if kind == "heed":
+        before(StopSignals, "_note", lambda signals, number, frame: heard.append(number))
     places: dict[str, list[tuple[Any, str]]] = {
         "join": [(paren.parallel.join, "_open_stores")],
         "data": [(paren.run, "open_program_data")],
