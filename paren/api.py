@@ -39,6 +39,7 @@ from paren.runtime.cache import PlanCache
 from paren.runtime.limits import limits_of
 from paren.runtime.memory import available_memory
 from paren.text.errors import ParenError, did_you_mean
+from paren.text.size import form_of
 from paren.train.experiment import RunOptions
 from paren.train.progress import ProgressView, Silent
 
@@ -79,7 +80,8 @@ class Experiment:
     def __repr__(self) -> str:
         program = self.program
         variant = f", variant {program.variant}" if program.variant else ""
-        return f"<Experiment {program.path}{variant}: {sum(s.type.size for s in program.parameters):,} parameters>"
+        count = sum(slot.type.size for slot in program.parameters)
+        return f"<Experiment {program.path}{variant}: {count:,} {form_of(count, 'parameter')}>"
 
     @cached_property
     def plans(self) -> Plans:

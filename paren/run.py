@@ -44,6 +44,7 @@ from paren.runtime.memory import usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import ParenError
 from paren.text.json import Json
+from paren.text.size import count_of
 from paren.train import experiment as training
 from paren.train.experiment import RunOptions
 from paren.train.follow import Follow
@@ -329,8 +330,8 @@ def shared_program(program: Program, topology: Topology) -> Program:
 def _describe_sharing(run: RunForm, ranks: int) -> str:
     """How batches are shared out: `ranks      2, each with 2 of 4 microbatches of 32 rows: batches of 127 examples`."""
     each = split_evenly(run.microbatches, ranks)
-    microbatches = f"{each} of {run.microbatches} microbatches of {run.rows(1)} rows"
-    return f"ranks      {ranks}, each with {microbatches}: batches of {run.batch} examples"
+    microbatches = f"{each} of {count_of(run.microbatches, 'microbatch')} of {count_of(run.rows(1), 'row')}"
+    return f"ranks      {ranks}, each with {microbatches}: batches of {count_of(run.batch, 'example')}"
 
 
 def _refuse_rounding(program: Program, variables: Mapping[str, str]) -> None:

@@ -64,4 +64,6 @@ def prune(out: Root, keep: Keep, dry_run: DryRun = False, json: Json = False) ->
         return
     for each in removed:
         print_result(f"{each.path}  {show_bytes(each.size)}, {each.why}")
-    print_result(f"{show_bytes(size)} {'could be' if dry_run else 'were'} deleted in {len(removed)} folders")
+    print_result(
+        f"{show_bytes(size)} {'could be' if dry_run else 'were'} deleted in {count_of(len(removed), 'folder')}"
+    )

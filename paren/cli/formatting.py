@@ -13,6 +13,7 @@ from paren.cli.output import print_result, say
 from paren.text.errors import ParenError, Report
 from paren.text.format import format_source
 from paren.text.reader import load_source
+from paren.text.size import count_of
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="paren files.", show_default=False)]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a file is not laid out.")]
@@ -41,11 +42,11 @@ def format_files(files: Files, check: Check = False) -> None:
             say(f"{path}: laid out")
     report.finish()
     if check and unlike:
-        raise ParenError("E-CLI-003", f"{_count(len(unlike))} not laid out", fix="paren format FILE... does it")
-
-
-def _count(number: int) -> str:
-    return "1 file is" if number == 1 else f"{number} files are"
+        raise ParenError(
+            "E-CLI-003",
+            f"{count_of(len(unlike), 'file is', 'files are')} not laid out",
+            fix="paren format FILE... does it",
+        )
 
 
 def _format_file(path: Path, *, write: bool) -> bool:

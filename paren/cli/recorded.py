@@ -9,6 +9,7 @@ import typer
 
 from paren.cli.options import Json
 from paren.cli.output import print_json, print_result, print_table, say
+from paren.text.size import count_of
 
 Recorded = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of a study or of a run.", show_default=False)]
 
@@ -51,7 +52,7 @@ def results(
         left_out = 0 if columns else max(0, len(found.columns) - _WIDEST)
         print_table(found.part(len(found.columns) - left_out).table())
         if left_out:
-            say(f"{left_out} more columns: name them, or see all with --csv or --json")
+            say(f"{count_of(left_out, 'more column')}: name them, or see all with --csv or --json")
 
 
 def report(out: Recorded) -> None:

@@ -16,6 +16,7 @@ from types import ModuleType
 
 from paren.data.digest import digest_of
 from paren.text.errors import Note, ParenError, did_you_mean
+from paren.text.size import count_of
 from paren.text.source import Span
 
 Read = Callable[[Path], bytes]
@@ -84,7 +85,7 @@ class PythonFile:
                 if not frame.filename.startswith(_PACKAGE) and not frame.filename.endswith("contextlib.py")
             ]
             if len(notes) > 2 * _END_FRAMES:
-                left_out = Note(f"{len(notes) - 2 * _END_FRAMES} further calls between")
+                left_out = Note(f"{count_of(len(notes) - 2 * _END_FRAMES, 'further call')} between")
                 notes = [*notes[:_END_FRAMES], left_out, *notes[-_END_FRAMES:]]
             said = f"{error.code}: {error.message}" if isinstance(error, ParenError) else error
             text = f"{type(error).__name__}: {said}".rstrip(": ")

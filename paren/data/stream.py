@@ -17,6 +17,7 @@ from paren.data.splits import split_ranges
 from paren.ir.op import Array
 from paren.ir.program import DataForm
 from paren.text.errors import InternalError, ParenError, first_line
+from paren.text.size import count_of
 from paren.text.source import Span
 
 CHUNK = 1 << 20
@@ -104,9 +105,11 @@ def token_split(
     if split.count == 0:
         longest = int(np.diff(stretches).max(initial=0))
         if len(stretches) > 2:
-            message = f"the longest of the {len(stretches) - 1} documents in split {name} has {longest} tokens"
+            message = (
+                f"the longest of the {len(stretches) - 1} documents in split {name} has {count_of(longest, 'token')}"
+            )
         else:
-            message = f"split {name} has {longest} tokens"
+            message = f"split {name} has {count_of(longest, 'token')}"
         raise ParenError(
             "E-DATA-004",
             f"{message}, but one example of length {length} needs {length + 1}",
@@ -157,9 +160,10 @@ def _map_tokens(form: DataForm, key: str, path: Path, place: str) -> Array:
     if size == 0:
         raise ParenError("E-DATA-003", f"{place} is empty", span)
     if size % dtype.itemsize:
+        told = count_of(size, "byte")
         raise ParenError(
             "E-DATA-003",
-            f"{place} has {size} bytes, which is no whole number of {name} tokens of {dtype.itemsize} bytes",
+            f"{place} has {told}, which is no whole number of {name} tokens of {dtype.itemsize} bytes",
             span,
             fix="the file is cut off, or :dtype is not the one that it was written with",
         )

@@ -22,6 +22,7 @@ from paren.experiment.training import Trainer
 from paren.ir.program import Program
 from paren.restored import read_model
 from paren.text.errors import Note, ParenError
+from paren.text.size import count_of
 from paren.train.progress import Silent
 from paren.train.read_run import read_metrics
 
@@ -98,7 +99,13 @@ def draw_over_jobs(standings: Sequence[Standing], trainer: Trainer, root: Path, 
                 if analysis.over == over:
                     mark_outdated(root / folder / PLOTS / analysis.name)
             place = f" of {folder}" if folder else ""
-            tell(Event(-1, NOTICE, text=f"plots over the {over}{place} wait for {waiting} of {len(members)} jobs"))
+            tell(
+                Event(
+                    -1,
+                    NOTICE,
+                    text=f"plots over the {over}{place} wait for {waiting} of {count_of(len(members), 'job')}",
+                )
+            )
             continue
         subjects = [
             subject_of(each.job, trainer, root, each.model, each.data_key) for each in members if each.model is not None

@@ -96,7 +96,7 @@ class StudyPlan:
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         changed = [f"  {job.name}: {'; '.join(job.changes)}" for job in self.jobs if job.changes]
         if len(changed) > MOST_CHANGES:
-            changed[MOST_CHANGES:] = [f"  and {len(changed) - MOST_CHANGES} more jobs"]
+            changed[MOST_CHANGES:] = [f"  and {count_of(len(changed) - MOST_CHANGES, 'more job')}"]
         if changed:
             lines += ["", "changed since the newest artifacts of the same job:", *changed]
         to_train = [job for job in self.jobs if job.model == TO_MAKE]

@@ -10,6 +10,7 @@ from paren.environment import can_redraw, wants_colour
 from paren.experiment.events import NOTICE, SAID, Event
 from paren.experiment.job_files import DONE, RUNNING, WAITING
 from paren.experiment.jobs import Job
+from paren.text.size import count_of, form_of
 
 QUIET = 30.0  # seconds without a line after which plain lines say how far the jobs are
 
@@ -65,7 +66,7 @@ class StudyLines:
         self._jobs = {job.order: job for job in jobs}
         self._before, self._total = finished, finished + len(jobs)
         if finished:
-            self.notice(f"{finished} of {self._total} jobs are done already")
+            self.notice(f"{finished} of {count_of(self._total, 'job')} {form_of(finished, 'is', 'are')} done already")
 
     def show(self, event: Event) -> None:
         if event.kind in (NOTICE, SAID):
@@ -79,7 +80,7 @@ class StudyLines:
             self._since.setdefault(event.job, time.monotonic())
             self._now[event.job] = event
             if time.monotonic() - self._last > QUIET:
-                self.notice(f"{self._finished} of {self._total} jobs done; {self._doing()}")
+                self.notice(f"{self._finished} of {count_of(self._total, 'job')} done; {self._doing()}")
             return
         self._now.pop(event.job, None)
         seconds = time.monotonic() - self._since.pop(event.job, time.monotonic())

@@ -29,7 +29,7 @@ from paren.run import How, package_versions
 from paren.runtime.memory import available_memory, usable_memory
 from paren.runtime.threads import default_threads
 from paren.text.errors import Note, ParenError, Report
-from paren.text.size import count_of
+from paren.text.size import count_of, form_of
 from paren.train.run_directory import becoming_study, refuse_single_run
 from paren.train.signals import StopSignals
 
@@ -208,14 +208,14 @@ class _Study:
         if unfinished:
             yield ParenError(
                 "E-JOB-002",
-                f"{len(unfinished)} of {total} {'were' if len(unfinished) > 1 else 'was'} not finished, "
+                f"{len(unfinished)} of {total} {form_of(len(unfinished), 'was', 'were')} not finished, "
                 "as the workers ended before",
                 fix="start again: finished jobs are kept, and interrupted ones go on",
             )
         if missing:
             yield ParenError(
                 "E-JOB-008",
-                f"{len(missing)} of {total} {'have' if len(missing) > 1 else 'has'} no trained model in {out}",
+                f"{len(missing)} of {total} {form_of(len(missing), 'has', 'have')} no trained model in {out}",
                 notes=_first([Note(job.name) for job in missing]),
                 fix="train them with paren train, or both with paren run",
             )

@@ -18,7 +18,7 @@ from paren.plan.limits import Limits, step_seconds
 from paren.plan.plan import Plan
 from paren.text.errors import ParenError
 from paren.text.json import Json
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 
 CLOSE = 1.05  # predictions nearer than this do not decide
 GOOD = 1.02  # what takes no longer than this, times the fastest, is as good: then the least memory decides
@@ -68,7 +68,7 @@ class Choice:
     def describe(self) -> str:
         """`2 of 4 microbatches a call, measured: 1 takes 12.3 ms a step, 2 takes 11.8 ms`."""
         program = self.candidate.program
-        text = f"{program.stacking} of {program.run.microbatches} microbatches a call, {self.reason}"
+        text = f"{program.stacking} of {count_of(program.run.microbatches, 'microbatch')} a call, {self.reason}"
         seconds = self.measured or self.predicted
         times = [f"{degree} takes {_milliseconds(seconds[degree])}" for degree in seconds]
         text = f"{text}: {', '.join(times)}" if times else text
@@ -133,7 +133,7 @@ def forced_candidate(first: Candidate, stacking: int) -> Candidate:
         why = (
             "is not 1, and :reproducible-over needs every microbatch alone"
             if run.reproducible_over is not None
-            else f"does not divide the {run.microbatches // first.program.ranks} microbatches of "
+            else f"does not divide the {count_of(run.microbatches // first.program.ranks, 'microbatch')} of "
             + ("a batch" if first.program.ranks == 1 else "each rank")
         )
         raise ParenError(

@@ -11,7 +11,7 @@ from paren.ir.types import DType
 from paren.plan.epilogue import epilogues_of
 from paren.plan.limits import Limits
 from paren.plan.plan import Attention
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 
 
 def what_cudnn_changes(program: Program, plans: Plans, limits: Limits | None) -> tuple[str, ...]:
@@ -26,8 +26,11 @@ def what_cudnn_changes(program: Program, plans: Plans, limits: Limits | None) ->
         text = "with the extra cudnn attention writes where the plan wants it"
         found.append(f"{text}: {show_bytes(moved)} of copies a step less{_seconds(moved, limits)}")
     if spared:
-        several = f"{len(epilogues)} products of a call are one step with the kernel after them"
-        text = several if len(epilogues) > 1 else "1 product of a call is one step with the kernel after it"
+        one, several = (
+            "product of a call is one step with the kernel after it",
+            "products of a call are one step with the kernel after them",
+        )
+        text = count_of(len(epilogues), one, several)
         less = f"{show_bytes(spared)} less to move a step{_seconds(spared, limits)}"
         found.append(f"with the extra cudnn {text}, if that is faster: {less}")
     return tuple(found)

@@ -24,6 +24,7 @@ from paren.plan.decision import Decision, Pattern
 from paren.plan.limits import Limits
 from paren.plan.plan import Plan
 from paren.text.json import Json
+from paren.text.size import count_of
 from paren.train.files import Files, json_bytes, not_writable, write_atomically
 from paren.train.run_directory import make_folder
 
@@ -215,7 +216,7 @@ def _report(
         return report(0, "start")
     every = {diagnosis_name(key): diagnostic.every for key, (diagnostic, _) in program.diagnostics.items()}
     if name in every:
-        return report(0, f"{every[name]} steps")
+        return report(0, count_of(every[name], "step"))
     return report(count, "step")
 
 

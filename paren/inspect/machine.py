@@ -25,6 +25,7 @@ from paren.runtime.memory import available_memory, processor_quota
 from paren.runtime.openmp import find_openmp
 from paren.runtime.task import Cell
 from paren.text.errors import ParenError, first_line
+from paren.text.size import count_of
 from paren.train.places.open import open_place
 
 LITTLE_MEMORY = 1 << 30  # bytes
@@ -101,7 +102,7 @@ def check_device(name: str) -> Row:
 
     def attempt() -> str:
         device = open_device(name)
-        return f"{device.name}, {device.threads} threads"
+        return f"{device.name}, {count_of(device.threads, 'thread')}"
 
     return _attempt("device", FAIL, "E-DEV-104", attempt)
 

@@ -11,6 +11,7 @@ from paren.inspect.regions import Region, sum_seconds
 from paren.inspect.screen import WIDTH, fit, show_number, show_place, show_seconds
 from paren.plan.cost import Cost
 from paren.text.json import Json
+from paren.text.size import count_of
 from paren.train.profile import Profile
 
 MOST_ROWS = 30
@@ -134,7 +135,9 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
     rest = step[len(telling) :]
     if rest:
         seconds = sum(row.seconds for row in rest)
-        lines.append(f"{show_seconds(seconds):>8} {100 * seconds / total:>4.1f} %         {len(rest)} more kinds")
+        lines.append(
+            f"{show_seconds(seconds):>8} {100 * seconds / total:>4.1f} %         {count_of(len(rest), 'more kind')}"
+        )
     for graph in report.graphs:
         seconds = sum(row.seconds for row in rows if row.graph == graph.name)
         if not graph.calls and seconds:

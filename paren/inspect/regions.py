@@ -15,6 +15,7 @@ from paren.plan.limits import Limits, step_seconds
 from paren.plan.memory import busiest_step, kernels_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Place, Plan, Product, Step
 from paren.text.json import Json
+from paren.text.size import count_of
 
 # Kinds of regions that are one step; others are loops over tiles of several.
 SINGLE = ("kernel", "product", "attention", "copy")
@@ -216,7 +217,7 @@ def _kind_and_name(step: Step) -> tuple[str, str]:
             name = "backward" if step.backward else "forward"
             return "attention", f"{name} {queries}x{keys}x{width} for {examples} {heads}"
         case Loop(name=name, iterations=iterations, body=body, steps=steps):
-            return name, f"{iterations * len(body) // len(steps)} of {len(steps)} steps"
+            return name, f"{iterations * len(body) // len(steps)} of {count_of(len(steps), 'step')}"
         case Copy():
             return "copy", ""
 

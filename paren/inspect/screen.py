@@ -11,7 +11,7 @@ from paren.inspect.regions import GraphReport, RegionGroup, group_regions
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
-from paren.text.size import count_of, show_beside, show_bytes
+from paren.text.size import count_of, form_of, show_beside, show_bytes
 
 if TYPE_CHECKING:
     from paren.inspect.explain import Explanation
@@ -54,10 +54,11 @@ def _header(report: Explanation) -> list[str]:
     program = report.program
     run = program.run
     count = sum(slot.type.size for slot in program.parameters)
+    parameters = f"{count:,} {form_of(count, 'parameter')}"
     variant = f" ({program.variant})" if program.variant else ""
     batch = f"batch {run.batch}" + (f" in {run.microbatches} microbatches" if run.microbatches > 1 else "")
     precision = "float32" if run.precision == "off" else run.precision
-    text = f"{program.path}{variant}: {count:,} parameters, {batch}, {precision}, on {report.target.name}"
+    text = f"{program.path}{variant}: {parameters}, {batch}, {precision}, on {report.target.name}"
     remarks = _lines(list(report.remarks.items()), WIDTH)
     return [*wrap(text, WIDTH, subsequent_indent=" " * LABEL), *remarks]
 
@@ -144,8 +145,8 @@ def _code(report: Explanation) -> list[Labelled]:
             f"{len(spilling)} spill registers, {most.name} at {place} {show_bytes(most.resources.spilled)} a thread"
         )
     text = (
-        f"{len(code.kernels)} kernels for {code.architecture} by {code.compiler}: at most {registers} registers a "
-        f"thread and {show_bytes(shared)} of shared memory a block; {spills}"
+        f"{count_of(len(code.kernels), 'kernel')} for {code.architecture} by {code.compiler}: at most {registers} "
+        f"registers a thread and {show_bytes(shared)} of shared memory a block; {spills}"
     )
     return [("code", text)]
 
@@ -191,7 +192,8 @@ def _graphs(graphs: Sequence[GraphReport]) -> list[str]:
             f"{graph.when}{calls}"
         )
     if rest:
-        lines.append(f"  and {len(rest)} smaller graphs of {sum(len(graph.regions) for graph in rest)} steps")
+        steps = sum(len(graph.regions) for graph in rest)
+        lines.append(f"  and {count_of(len(rest), 'smaller graph')} of {count_of(steps, 'step')}")
     return lines
 
 
@@ -224,7 +226,7 @@ def _regions(report: Explanation, room: int) -> list[str]:
     if len(kept) < len(rows):
         left = 100 * sum(weight for weight, _ in rows[len(kept) :]) / total
         share = f", {left:.1f} % of the step" if timed else ""
-        lines.append(f"  and {len(rows) - len(kept)} more kinds{share}: --json lists all")
+        lines.append(f"  and {count_of(len(rows) - len(kept), 'more kind')}{share}: --json lists all")
     return lines
 
 

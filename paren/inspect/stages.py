@@ -15,6 +15,7 @@ from paren.plan.lower import fuse_and_lower
 from paren.plan.memory import kernels_of
 from paren.plan.plan import Attention, Buffer, Copy, Launch, Loop, Plan, Product, Step
 from paren.text.reader import read, show_form
+from paren.text.size import count_of
 from paren.text.source import Source
 
 
@@ -36,7 +37,9 @@ def show_program(program: Program) -> str:
     lines += [f"  parameter {s.name} {s.type} group {s.group}  ; {s.span}" for s in program.parameters]
     for group in program.updates:
         kind = "one vector" if group.flat else "by parameter"
-        lines.append(f"  update {group.number}: {len(group.parameters)} parameters, {kind}, moments {group.moments}")
+        lines.append(
+            f"  update {group.number}: {count_of(len(group.parameters), 'parameter')}, {kind}, moments {group.moments}"
+        )
     lines.append("")
     lines += [show_graph(graph) + "\n" for graph in (program.initialize, program.loss, program.evaluate)]
     return "\n".join(lines)
@@ -58,7 +61,7 @@ def show_fused(program: Program) -> str:
     lines = []
     for name, each in _distinct(program).items():
         fusion, _ = fuse_and_lower(prepare(each.graph))
-        lines.append(f"graph {name}: {len(fusion.groups)} steps")
+        lines.append(f"graph {name}: {count_of(len(fusion.groups), 'step')}")
         for group in fusion.groups:
             members = ", ".join(
                 f"%{m.number} {m.op.name}{'' if m.number in fusion.kept else ' (not stored)'}" for m in group.members
@@ -77,7 +80,7 @@ def show_plan(program: Program) -> str:
 
 def _plan_lines(name: str, plan: Plan) -> Iterator[str]:
     buffers = {buffer.id: buffer for buffer in plan.buffers}
-    yield f"plan {name}: {len(plan.steps)} steps, arena {plan.arena_bytes} bytes"
+    yield f"plan {name}: {count_of(len(plan.steps), 'step')}, arena {plan.arena_bytes} bytes"
     for number, step in enumerate(plan.steps):
         yield f"  {number:4} {_step_text(step, buffers)}  ; {step.spans[0]}"
     for buffer in plan.buffers:
@@ -110,7 +113,7 @@ def _step_text(step: Step, buffers: Mapping[int, Buffer]) -> str:
             return f"copy b{source} to b{target}: {buffers[source].type}"
         case Loop(name=name, sizes=sizes, lane=lane, body=body, steps=steps):
             inner = "\n".join(f"      {_step_text(inner, buffers)}" for inner in steps)
-            return f"loop {name} over {list(sizes)}: {len(body)} pieces, {lane} bytes each, of\n{inner}"
+            return f"loop {name} over {list(sizes)}: {count_of(len(body), 'piece')}, {lane} bytes each, of\n{inner}"
 
 
 def show_code(program: Program) -> str:

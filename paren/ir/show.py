@@ -6,12 +6,13 @@ from collections.abc import Hashable
 
 from paren.ir.graph import Graph, Node
 from paren.ir.types import DType, TensorType
+from paren.text.size import count_of
 
 
 def show_graph(graph: Graph, *, spans: bool = True) -> str:
     """The whole graph: a heading, the nodes in order, the outputs."""
     width = max((len(show_node(node)) for node in graph.nodes), default=0)
-    lines = [f"graph {graph.name} ({len(graph.nodes)} nodes)"]
+    lines = [f"graph {graph.name} ({count_of(len(graph.nodes), 'node')})"]
     for node in graph.nodes:
         text = show_node(node)
         lines.append(f"  {text.ljust(min(width, 88))}  ; {node.span}" if spans else f"  {text}")

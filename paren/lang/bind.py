@@ -9,6 +9,7 @@ from paren.lang.signature import Pattern, Signature
 from paren.lang.value import POISON, Closure, Code, Environment, Keywords, Value, kind
 from paren.text.errors import ParenError
 from paren.text.forms import Form, Symbol
+from paren.text.size import count_of
 from paren.text.source import Span
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ def bind_pattern(pattern: Symbol | Pattern, value: Value, environment: Environme
         return
     if not isinstance(value, tuple) or len(value) != len(pattern.parts):
         raise ParenError(
-            "E-CALL-008", f"a list of {len(pattern.parts)} values is taken apart here, not {kind(value)}", pattern.span
+            "E-CALL-008",
+            f"a list of {count_of(len(pattern.parts), 'value')} is taken apart here, not {kind(value)}",
+            pattern.span,
         )
     for part, item in zip(pattern.parts, value, strict=True):
         bind_pattern(part, item, environment)

@@ -11,6 +11,7 @@ from paren.lang.run_keys import KEYS, REQUIRED, default_count, default_word
 from paren.lang.value import POISON
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.text.forms import Form, Keyword, List, String, Symbol
+from paren.text.size import count_of
 from paren.text.source import Span
 
 
@@ -82,7 +83,7 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
         session.record(
             ParenError(
                 "E-DEFRUN-002",
-                f":microbatches {microbatches} is more than the {batch} examples of a batch",
+                f":microbatches {microbatches} is more than the {count_of(batch, 'example')} of a batch",
                 options.place("microbatches"),
                 notes=[Note("the batch", options.place("batch"))],
             )
@@ -103,7 +104,7 @@ def parse_run(options: Options, metrics: list[str]) -> RunForm:
         session.record(
             ParenError(
                 "E-DEFRUN-003",
-                f":reproducible-over {reproducible} does not divide the {microbatches} microbatches",
+                f":reproducible-over {reproducible} does not divide the {count_of(microbatches, 'microbatch')}",
                 options.place("reproducible-over"),
             )
         )

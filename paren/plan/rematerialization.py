@@ -13,8 +13,9 @@ from paren.plan.memory import NOTHING_HELD, Held, busiest_step, place, top_steps
 from paren.plan.plan import Launch, Place, Plan
 from paren.plan.recompute import Again, Uses, compute_again, find_chain, uses_of
 from paren.plan.traits import CPU, Prices
+from paren.text.size import count_of
 
-TO_FIT = "steps run again to fit"  # in the reason of a decision that a budget forced
+TO_FIT = "run again to fit"  # in the reason of a decision that a budget forced
 WORTH = 0.01  # of the arena: less is not worth the work
 ROUNDS = 64
 
@@ -50,7 +51,7 @@ def drop_cheap(plan: Plan, written_slots: Collection[str] = (), held: Held = NOT
     before, after = (place(each, written_slots, held).arena_bytes for each in (plan, changed))
     if before - after <= WORTH * before:
         return plan
-    reason = f"{len(chosen)} values that one kernel makes from what is kept anyway"
+    reason = f"{count_of(len(chosen), 'value')} that one kernel makes from what is kept anyway"
     return _decided(changed, reason, before - after)
 
 
@@ -86,7 +87,7 @@ def fit(
             break
     if best is plan:
         return plan
-    reason = f"{len(best.steps) - len(plan.steps)} {TO_FIT}, about {1e3 * seconds:.3g} ms a call"
+    reason = f"{count_of(len(best.steps) - len(plan.steps), 'step')} {TO_FIT}, about {1e3 * seconds:.3g} ms a call"
     return _decided(best, reason, start - now.arena_bytes)
 
 

@@ -36,6 +36,7 @@ from paren.plan.slices import (
     rows_fit,
 )
 from paren.plan.traits import CPU, TileSizes
+from paren.text.size import count_of
 
 NEAR = 12  # steps between the first and the last use of a value that a loop can hold
 CAUSAL = "causal tiles"  # the name of loops that leave out what a mask removes
@@ -59,7 +60,7 @@ def tile(plan: Plan, sizes: TileSizes = CPU.tiles, *, again: bool = True) -> Pla
 
 def _decision(loop: Loop) -> Decision:
     pieces = len(loop.body) // len(loop.steps) * loop.iterations
-    text = f"{len(loop.steps)} steps in {pieces} tiles of {loop.lane >> 10} KiB"
+    text = f"{count_of(len(loop.steps), 'step')} in {count_of(pieces, 'tile')} of {loop.lane >> 10} KiB"
     if loop.name == CAUSAL:
         text += ", without what is masked"
     pattern = Pattern.ATTENTION if loop.sizes else Pattern.HEAD

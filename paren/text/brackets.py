@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from paren.text.errors import Note, ParenError
+from paren.text.size import count_of
 from paren.text.source import Source, Span
 from paren.text.tokens import CLOSE, OPEN, Token
 
@@ -99,7 +100,12 @@ class _Diagnosis:
         closing = "".join(_CLOSING[self._character(token)] for token in reversed(stack[-8:]))
         notes = [Note(f"`{self._character(token)}` inside it is open too", self._span(token)) for token in stack[1:4]]
         if len(stack) > 4:
-            notes.append(Note(f"{len(stack) - 4} further brackets inside it are open too"))
+            notes.append(
+                Note(
+                    count_of(len(stack) - 4, "further bracket inside it is", "further brackets inside it are")
+                    + " open too"
+                )
+            )
         fix = f"write `{closing}` at its end"
         if following is not None:
             line, _ = self.source.position(following.start)

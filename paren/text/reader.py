@@ -8,6 +8,7 @@ from paren.text.atoms import read_atom, read_string
 from paren.text.brackets import bracket_errors
 from paren.text.errors import Note, ParenError, Report, nearest
 from paren.text.forms import Boolean, Form, Keyword, List, Number, String, Symbol
+from paren.text.size import count_of
 from paren.text.source import Source, Span
 from paren.text.tokens import ATOM, CLOSE, OPEN, STRING, Token, scan
 
@@ -95,7 +96,10 @@ def raise_errors(errors: list[ParenError]) -> None:
     shown = errors[:MAXIMUM_ERRORS]
     if len(errors) > len(shown):
         last = shown[-1]
-        more = Note(f"{len(errors) - len(shown)} further mistakes in this text are not shown")
+        left_out = count_of(
+            len(errors) - len(shown), "further mistake in this text is", "further mistakes in this text are"
+        )
+        more = Note(f"{left_out} not shown")
         shown[-1] = ParenError(last.code, last.message, last.span, notes=(*last.notes, more), fix=last.fix)
     Report(shown).finish()
 

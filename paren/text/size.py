@@ -9,7 +9,7 @@ CLOSE = 50  # sizes that differ by less than this part of them look alike in thr
 def show_bytes(count: int) -> str:
     """`512 bytes`, `1.5 MiB`: three digits at most, in powers of 1,024."""
     if count < 1024:
-        return f"{count} bytes"
+        return count_of(count, "byte")
     value = float(count)
     for unit in UNITS:
         value /= 1024
@@ -29,5 +29,10 @@ def show_beside(count: int, other: int) -> str:
 
 
 def count_of(number: int, one: str, several: str | None = None) -> str:
-    """`1 job`, `2 jobs`; `several` where an s does not make the plural."""
-    return f"{number} {one if number == 1 else several or f'{one}s'}"
+    """`1 job`, `2 jobs`; `several` as for `form_of`."""
+    return f"{number} {form_of(number, one, several)}"
+
+
+def form_of(number: int, one: str, several: str | None = None) -> str:
+    """The form of a word that goes with a number; `several` where no s or es makes the plural."""
+    return one if number == 1 else several or f"{one}{'es' if one.endswith(('s', 'x', 'ch', 'sh')) else 's'}"

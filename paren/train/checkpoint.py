@@ -13,7 +13,7 @@ from paren.parallel.carried import ROLE as CARRIED
 from paren.runtime.array import AnyArray
 from paren.text.errors import Note, ParenError, Report, system_reason
 from paren.text.json import Json
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 from paren.train.manifest import FILE, Damaged, Manifest, OtherFormat, StoredFile, StoredSlot
 from paren.train.places.place import Draft, Place
 from paren.train.state import LoopState
@@ -318,7 +318,7 @@ def _read_file(checkpoint: Checkpoint, file: str, stored: StoredFile, wanted: Ma
     try:
         with checkpoint.folder.open(file) as content:
             if content.size != stored.size:
-                raise Damaged(f"{file} has {content.size} bytes instead of {stored.size}")
+                raise Damaged(f"{file} has {count_of(content.size, 'byte')} instead of {stored.size}")
             entries, _, head = read_header(content, content.size)
             if entries.keys() != wanted.keys():
                 raise Damaged(f"{file} holds other tensors than the manifest says")

@@ -17,6 +17,7 @@ from paren.ir.program import Diagnostic, Program, RunForm, Value
 from paren.runtime.walk import Walk
 from paren.text.errors import ParenError
 from paren.text.json import Json
+from paren.text.size import count_of
 from paren.train.engine import Engine
 
 
@@ -226,7 +227,7 @@ def steps_to_do(asked: int | None, total: int) -> int:
     if asked > total:
         raise ParenError(
             "E-RUN-007",
-            f"--steps {asked} is more than the {total} steps of the experiment",
+            f"--steps {asked} is more than the {count_of(total, 'step')} of the experiment",
             fix="--steps only stops earlier; change :steps or :epochs to train longer",
         )
     return asked

@@ -12,6 +12,7 @@ from typing import Any
 
 from paren.text.errors import ParenError, system_reason
 from paren.text.json import Json, parse_json
+from paren.text.size import count_of
 from paren.train.files import json_bytes
 
 FILE = "metrics.jsonl"
@@ -86,7 +87,7 @@ class MetricsWriter:
         if present < size:
             raise ParenError(
                 "E-CKPT-012",
-                f"{path} has {present} bytes, and the checkpoint continues after byte {size}",
+                f"{path} has {count_of(present, 'byte')}, and the checkpoint continues after byte {size}",
                 fix="put the file back, or resume into another folder: --out NEW --resume CHECKPOINT",
             )
         self._file = path.open("ab", buffering=0)

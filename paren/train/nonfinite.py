@@ -9,6 +9,7 @@ from paren.data.loader import Microbatch
 from paren.ir.program import RunForm
 from paren.text.errors import ParenError
 from paren.text.json import Json
+from paren.text.size import count_of
 from paren.text.source import Span
 from paren.train.engine import Engine
 from paren.train.state import LoopState
@@ -44,9 +45,10 @@ def stop_error(state: LoopState, quantity: str, value: float, origin: Origin) ->
 def limit_error(run: RunForm, state: LoopState, quantity: str, value: float, origin: Origin) -> ParenError:
     """E-NUM-002: more steps in a row were skipped than `:skip-limit` allows."""
     source = f", first produced by '{origin[0]}'" if origin else ""
+    skipped = count_of(state.skipped_in_row, "step was", "steps in a row were")
     return ParenError(
         "E-NUM-002",
-        f"{state.skipped_in_row} steps in a row were skipped and :skip-limit is {run.skip_limit}: "
+        f"{skipped} skipped and :skip-limit is {run.skip_limit}: "
         f"the {quantity} of step {state.step} is {name_of(value)}{source}",
         origin[1] if origin else None,
         fix="resume from an earlier checkpoint with a smaller rate or with :clip",

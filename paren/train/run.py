@@ -15,7 +15,7 @@ from paren.parallel.ranks import START, STATE, Ranks
 from paren.runtime.memory import available_memory
 from paren.text.errors import Note, ParenError
 from paren.text.json import Json
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 from paren.train import metrics, run_directory, status
 from paren.train.best import KEPT_ROLES, BestStore
 from paren.train.checkpoint import Checkpoint, CheckpointStore, newest_run
@@ -105,7 +105,7 @@ class Start:
                 ended = status.read_status(options.out)
                 step = ended.step if ended else total
                 self._tell(START, {"ended": True, "step": step})
-                return self._nothing(step, f"holds this run, complete after {step} steps")
+                return self._nothing(step, f"holds this run, complete after {count_of(step, 'step')}")
             root, best = self._places(held)
             found = self._adopt(root, found)
             store = self._store(root, found)
@@ -255,8 +255,9 @@ class Start:
         if state.updates == 0:
             raise ParenError(
                 "E-RUN-009",
-                f"no optimizer update was made in {state.step} steps: {state.padding} batches had no weight, "
-                f"{state.skipped} steps were not finite",
+                f"no optimizer update was made in {count_of(state.step, 'step')}: "
+                f"{count_of(state.padding, 'batch')} had no weight, "
+                f"{count_of(state.skipped, 'step was', 'steps were')} not finite",
                 fix="look at the loss weights and at the data",
             )
         file.final(status.COMPLETE if ended == COMPLETE else status.STOPPED)
@@ -358,7 +359,7 @@ class Start:
         if best is not None:
             self.progress.notice(f"best: {best.metric} {best.value:.5g} at step {best.step}")
         if ended == COMPLETE:
-            self.progress.notice(f"complete after {state.step} steps")
+            self.progress.notice(f"complete after {count_of(state.step, 'step')}")
         else:
             self.progress.notice(f"saved at step {state.step} of {session.total}: --resume latest goes on from there")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from paren.text.errors import ParenError
 from paren.text.json import Json, parse_json
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 from paren.train import event_files, metrics, status
 from paren.train.experiment import Experiment, RunOptions
 from paren.train.files import TEMPORARY, Files, json_bytes, not_writable, write_atomically
@@ -230,7 +230,7 @@ def check_space(folder: Place, state_bytes: int, checkpoints: int, best_bytes: i
         raise ParenError(
             "E-RUN-006",
             f"{folder} has {show_bytes(free)} free, and the run needs {show_bytes(needed)} "
-            f"for {checkpoints} checkpoints of {show_bytes(state_bytes)}"
+            f"for {count_of(checkpoints, 'checkpoint')} of {show_bytes(state_bytes)}"
             + (f" and {show_bytes(best_bytes)} of best parameters" if best_bytes else ""),
             fix="make room, take another --out or --checkpoints, or a smaller :keep-checkpoints",
         )

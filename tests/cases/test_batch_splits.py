@@ -80,13 +80,15 @@ def test_a_run_of_padding_only_is_no_success(tmp_path: Path) -> None:
         train(path, 2)
     assert (caught.value.code, caught.value.message) == (
         "E-RUN-009",
-        "no optimizer update was made in 1 steps: 1 batches had no weight, 0 steps were not finite",
+        "no optimizer update was made in 1 step: 1 batch had no weight, 0 steps were not finite",
     )
 
 
-@pytest.mark.parametrize(("batch", "micro"), [(8, 9), (1, 2)])
-def test_more_microbatches_than_examples_are_refused_with_both_numbers(tmp_path: Path, batch: int, micro: int) -> None:
+@pytest.mark.parametrize(("batch", "micro", "examples"), [(8, 9, "8 examples"), (1, 2, "1 example")])
+def test_more_microbatches_than_examples_are_refused_with_both_numbers(
+    tmp_path: Path, batch: int, micro: int, examples: str
+) -> None:
     path = write(tmp_path, np.ones((32, 8)))
     with pytest.raises(paren.ParenError) as caught:
         paren.load(path, set={"batch": batch, "micro": micro})
-    assert caught.value.message == f":microbatches {micro} is more than the {batch} examples of a batch"
+    assert caught.value.message == f":microbatches {micro} is more than the {examples} of a batch"

@@ -67,7 +67,7 @@ def test_the_screen_names_what_spills() -> None:
     large = KernelCode("softmax", f"{report.program.path}:9:4", 1024, Resources(64, 32768, 336, 672))
     fine = replace(report, code=CardCode("sm_80", "NVRTC 13.0", (small,)))
     assert code_line(fine) == (
-        "code 1 kernels for sm_80 by NVRTC 13.0: at most 32 registers a thread and 512 bytes of shared memory a block; "
+        "code 1 kernel for sm_80 by NVRTC 13.0: at most 32 registers a thread and 512 bytes of shared memory a block; "
         "none spills registers"
     )
     spilling = replace(report, code=CardCode("sm_80", "NVRTC 13.0", (small, large)))

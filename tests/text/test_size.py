@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paren.text.size import show_beside, show_bytes
+from paren.text.size import count_of, form_of, show_beside, show_bytes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,20 @@ def test_a_size_has_three_digits(count: int, text: str) -> None:
 )
 def test_sizes_that_are_close_are_told_apart(count: int, other: int, texts: tuple[str, str]) -> None:
     assert (show_beside(count, other), show_beside(other, count)) == texts
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((1, "step"), "1 step"),
+        ((0, "step"), "0 steps"),
+        ((2, "microbatch"), "2 microbatches"),
+        ((1, "microbatch"), "1 microbatch"),
+        ((3, "axis", "axes"), "3 axes"),
+        ((1, "file is", "files are"), "1 file is"),
+        ((2, "file is", "files are"), "2 files are"),
+    ],
+)
+def test_counts(given: tuple[int, str] | tuple[int, str, str], wanted: str) -> None:
+    assert count_of(*given) == wanted
+    assert wanted.endswith(form_of(*given))

@@ -12,6 +12,7 @@ from paren.experiment.results.recorded import Recorded, label_of
 from paren.experiment.results.table import numbers, series_columns
 from paren.experiment.results.values import number_of, show_number, show_value
 from paren.text.json import Json
+from paren.text.size import count_of
 
 _ORDERED = 5  # from so many numbers on, a setting's colours are in the order of its values
 
@@ -39,7 +40,7 @@ def groupings(recorded: Recorded) -> list[Grouping]:
     found += [_by_value(name, [job.settings.get(name) for job in jobs]) for name in recorded.varying()]
     useful = {each.of: each for each in found if each and len(each.labels) > 1}
     if not useful:
-        return [_by_name("all jobs", [f"{len(jobs)} jobs"], [0] * len(jobs))]
+        return [_by_name("all jobs", [count_of(len(jobs), "job")], [0] * len(jobs))]
     column = next((each for each in series_columns(recorded) if each.endswith("loss.min")), "")
     losses = [numbers(job, column) for job in jobs]
     return sorted(useful.values(), key=lambda way: -_explained(way.of, losses))

@@ -12,7 +12,7 @@ from pathlib import Path
 from paren.experiment.layout import PLOTS, RECORD
 from paren.experiment.report.html import Html, element, join
 from paren.experiment.results.recorded import Recorded
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 from paren.train.files import read_object
 
 # Bytes of one picture as it lies on the disk, and of all together as they are embedded.
@@ -157,7 +157,7 @@ def _gallery(plot: str, figures: Sequence[Html]) -> Html:
     grid = element("div", *figures, class_="pictures")
     if len(figures) <= _FOLD:
         return join(element("h4", plot), grid)
-    count = element("span", f"{len(figures)} figures", class_="muted")
+    count = element("span", count_of(len(figures), "figure"), class_="muted")
     return element("details", element("summary", plot, " ", count), grid, class_="fold")
 
 
@@ -167,7 +167,7 @@ def _missing(recorded: Recorded, left_out: Sequence[tuple[Path, int]]) -> Html:
         for path, size in left_out
     ]
     limit = f"A page takes SVG and PNG of at most {show_bytes(LARGEST)} each and {show_bytes(MOST)} together."
-    count = "1 figure is" if len(rows) == 1 else f"{len(rows)} figures are"
+    count = count_of(len(rows), "figure is", "figures are")
     return element(
         "details", element("summary", f"{count} left out"), element("p", limit), element("ul", *rows), class_="fold"
     )

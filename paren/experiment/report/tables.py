@@ -11,6 +11,7 @@ from paren.experiment.results.recorded import Recorded, RecordedJob
 from paren.experiment.results.table import leaves_of, look_up, series_columns
 from paren.experiment.results.values import number_of, show_number, show_value
 from paren.text.json import Json
+from paren.text.size import count_of
 
 MOST_COLUMNS = 40
 _LONGEST = 60  # characters of a cell; the rest is told on hovering
@@ -154,7 +155,8 @@ def _metric_table(
     table = sortable(["job", *(column.removeprefix(prefix) for column in shown)], rows, title)
     note = []
     if len(columns) > len(shown):
-        left_out = f"{len(columns) - len(shown)} more columns are left out; paren results OUT {title} has them"
+        more = count_of(len(columns) - len(shown), "more column is", "more columns are")
+        left_out = f"{more} left out; paren results OUT {title} has them"
         note.append(element("p", left_out, class_="note"))
     if not means:
         return [table, *note]
@@ -182,7 +184,7 @@ def _mean_cell(jobs: Sequence[RecordedJob], column: str) -> Html:
     text = show_number(mean, 4) if deviation == 0 else f"{show_number(mean, 4)} ± {show_number(deviation, 2)}"
     if len(values) < len(jobs):
         text += f" ({len(values)})"
-    tip = f"{show_number(mean, 8)} ± {show_number(deviation, 4)}, {len(values)} of {len(jobs)} jobs"
+    tip = f"{show_number(mean, 8)} ± {show_number(deviation, 4)}, {len(values)} of {count_of(len(jobs), 'job')}"
     return element("td", text, class_="number", data_v=mean, data_tip=tip)
 
 

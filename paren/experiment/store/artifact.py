@@ -26,6 +26,7 @@ from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
 from paren.text.errors import ParenError, first_line
 from paren.text.json import Json, parse_json
+from paren.text.size import count_of
 from paren.train.files import TEMPORARY, Files, json_bytes
 from paren.train.lock import HOLDER, LOCK
 from paren.train.status import now
@@ -263,7 +264,7 @@ def read_artifact(folder: Path) -> Artifact | None:
         except OSError:
             raise damaged(folder, f"{path} is missing") from None
         if size != file.size:
-            raise damaged(folder, f"{path} has {size} instead of {file.size} bytes")
+            raise damaged(folder, f"{path} has {size} instead of {count_of(file.size, 'byte')}")
     return artifact
 
 

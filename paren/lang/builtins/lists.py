@@ -7,6 +7,7 @@ from paren.lang.operand import need_integer, need_list, need_tensor, wrong_kind
 from paren.lang.session import MAXIMUM_ELEMENTS, Session
 from paren.lang.signature import Site
 from paren.lang.value import POISON, Builtin, Closure, ModelValue, Rule, RuleByRank, Tensor, Value, show
+from paren.text.size import count_of
 
 
 @builtin("list", "& values")
@@ -29,7 +30,7 @@ def nth(session: Session, site: Site, x: Value, index: Value) -> Value:
     if not -len(values) <= position < len(values):
         at = site.positional[1] if len(site.positional) > 1 else None
         raise session.error(
-            "E-CALL-008", f"position {position} is outside a list of {len(values)} elements", site, at=at
+            "E-CALL-008", f"position {position} is outside a list of {count_of(len(values), 'element')}", site, at=at
         )
     return values[position]
 

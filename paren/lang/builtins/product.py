@@ -20,6 +20,7 @@ from paren.lang.operand import (
 from paren.lang.session import Session
 from paren.lang.signature import Site
 from paren.lang.value import Tensor, Value
+from paren.text.size import count_of
 
 BATCH = "*"  # the label of the batch axis
 Labels = tuple[str, ...]
@@ -173,7 +174,7 @@ def _parse(session: Session, site: Site, text: str, tensors: list[Tensor]) -> tu
     if len(parts) != len(tensors):
         raise session.error(
             "E-TYPE-010",
-            f'the specification "{text}" is for {len(parts)} tensors, not {len(tensors)}',
+            f'the specification "{text}" is for {count_of(len(parts), "tensor")}, not {len(tensors)}',
             site,
             at=argument(site, 0),
         )

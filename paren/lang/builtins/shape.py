@@ -27,6 +27,7 @@ from paren.lang.operand import (
 from paren.lang.session import Session
 from paren.lang.signature import Site
 from paren.lang.value import Tensor, Value
+from paren.text.size import count_of, form_of
 
 
 def reshaped(session: Session, site: Site, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -101,10 +102,10 @@ def reshape(session: Session, site: Site, x: Value, shape: Value) -> Value:
     if sizes.count(-1) == 1 and known > 0 and math.prod(tensor.shape) % known == 0:
         sizes = tuple(math.prod(tensor.shape) // known if size == -1 else size for size in sizes)
     if any(size < 1 for size in sizes) or math.prod(sizes) != math.prod(tensor.shape):
-        words = f"[{' '.join(map(str, sizes))}]"
+        words, has = f"[{' '.join(map(str, sizes))}]", math.prod(tensor.shape)
         raise session.error(
             "E-TYPE-006",
-            f"{tensor} has {math.prod(tensor.shape)} elements, which do not fill the shape {words}",
+            f"{tensor} has {count_of(has, 'element')}, which {form_of(has, 'does', 'do')} not fill the shape {words}",
             site,
             at=argument(site, 1),
             notes=mismatch_notes([tensor]),
@@ -309,7 +310,7 @@ def iota(session: Session, site: Site, shape: Value, axis: Value, dtype: Value) 
     if not -len(sizes) <= number < len(sizes):
         raise session.error(
             "E-TYPE-003",
-            f"axis {number} is outside a shape of {len(sizes)} axes",
+            f"axis {number} is outside a shape of {count_of(len(sizes), 'axis', 'axes')}",
             site,
             at=argument(site, "axis"),
         )

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from paren.text.errors import ParenError
+from paren.text.size import count_of
 from paren.train.files import Bytes
 from paren.train.places.object_store import AFTERWARDS, Bucket, Conflict
 
@@ -62,7 +63,8 @@ class Upload:
         if kept != self._size:
             raise ParenError(
                 "E-S3-007",
-                f"s3://{self._bucket.name}/{self._key} has {kept} bytes instead of the {self._size} that were sent",
+                f"s3://{self._bucket.name}/{self._key} has {count_of(kept, 'byte')} instead of the {self._size} that "
+                "were sent",
                 fix="see that nothing else writes there, then go on with --resume auto",
             )
 
@@ -149,7 +151,8 @@ class Download:
         if len(content) != end - begin:
             raise ParenError(
                 "E-S3-007",
-                f"GetObject of s3://{self._bucket.name}/{self._key} gave {len(content)} bytes instead of {end - begin}",
+                f"GetObject of s3://{self._bucket.name}/{self._key} gave {count_of(len(content), 'byte')} instead of "
+                f"{end - begin}",
                 fix="see docs/object-storage.md for what paren asks of a store",
             )
         return content
