@@ -138,9 +138,11 @@ class Experiment:
         `stacking`, `patterns` and `tf32` as for `run`; without a stacking the predicted one is taken, which a run may
         measure instead.
         """
+        environment = read_environment()
         if card is not None or arch is not None or (memory is not None and (device is None or is_card(device))):
             target = absent_target(device, card, memory, arch, tf32)
-            planning = Planning(patterns, traits=CUDA, cache=PlanCache(read_environment().cache))
+            target = target.within(environment.memory if memory is None else None)
+            planning = Planning(patterns, traits=CUDA, cache=PlanCache(environment.cache))
             first = first_candidate(self.program, planning, target.memory)
             choice = predict(first, stacking, target.memory, target.limits)
             candidate = choice.candidate
@@ -149,11 +151,10 @@ class Experiment:
             if arch is not None:
                 from paren.inspect.card_code import compile_for_card  # the emitter for cards, which nothing else needs
 
-                code = compile_for_card(candidate.plans, arch, read_environment().cache)
+                code = compile_for_card(candidate.plans, arch, environment.cache)
             gain = what_cudnn_changes(candidate.program, candidate.plans, target.limits)
             report = explain(candidate.program, candidate.plans, target, None, gain, choice.told, code)
             return replace(report, remarks=self._remarks())
-        environment = read_environment()
         name = device or environment.device
         topology = find_topology(environment.ranks, visible_devices(name), ordinal_of(name))
         opened = open_own(name, topology, threads, tf32)

@@ -46,7 +46,7 @@ from paren.text.errors import ParenError
 from paren.text.json import Json
 from paren.text.size import count_of
 from paren.train import experiment as training
-from paren.train.experiment import RunOptions
+from paren.train.experiment import RunOptions, show_option
 from paren.train.follow import Follow
 from paren.train.loop import AT_SIGNAL, AT_STEPS, COMPLETE
 from paren.train.places.open import in_bucket
@@ -93,9 +93,9 @@ class How:
     def facts(self) -> dict[str, str]:
         """What has to be equal on all ranks, by the words of a message."""
         return {
-            "--stacking": str(self.stacking),
+            "--stacking": show_option(self.stacking),
             "--patterns": "on" if self.patterns else "off",
-            "--tf32": str(self.tf32),
+            "--tf32": show_option(self.tf32),
             "the device": self.device.partition(":")[0],
         }
 

@@ -41,8 +41,10 @@ from paren.pipeline import Planning, keeping_plans
 from paren.plan.traits import traits_of
 from paren.runtime.cache import PlanCache
 from paren.text.size import count_of, show_bytes
+from paren.train.checkpoint import checkpoints_in
 from paren.train.files import read_object
-from paren.train.run_directory import RUN
+from paren.train.places.disk import DiskFolder
+from paren.train.run_directory import CHECKPOINTS, RUN
 from paren.train.status import read_status
 
 CACHED, TO_MAKE, ASSUMED = "cached", "to make", "cached, if its data have not changed"
@@ -95,6 +97,8 @@ class StudyPlan:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         changed = [f"  {job.name}: {'; '.join(job.changes)}" for job in self.jobs if job.changes]
+        if len(changed) > 1 and len({job.changes for job in self.jobs}) == 1:
+            changed = [f"  all jobs: {'; '.join(self.jobs[0].changes)}"]
         if len(changed) > MOST_CHANGES:
             changed[MOST_CHANGES:] = [f"  and {count_of(len(changed) - MOST_CHANGES, 'more job')}"]
         if changed:
@@ -194,9 +198,7 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
         keys = trainer.recipe(job, key).key, key
     if state == TO_MAKE and key is not None:
         wanted = trainer.recipe(job, key)
-        partial = read_status(store.partial(wanted))
-        if partial is not None and partial.step:
-            step, steps = partial.step, partial.steps
+        step, steps = _kept(store.partial(wanted))
         changes = _changes(store, before, recipe, wanted)
     needed = _memory(job, trainer, free) if state == TO_MAKE else None
     planned = missing_analyses(job, trainer, root, *keys)
@@ -252,11 +254,17 @@ def _interrupted(job: Job, trainer: Trainer, root: Path) -> tuple[int | None, in
     if named.get("identity") != job.identity or not isinstance(named.get(MODEL), str):
         return None, None
     partial = trainer.store.folder / MODEL / f"{Path(str(named[MODEL])).name}{PARTIAL}"
-    found, run = read_status(partial), read_object(partial / RUN) or {}
-    layout = run.get("identity")
-    if found is None or not found.step or not isinstance(layout, dict) or layout.get("device") != trainer.device.name:
+    layout = (read_object(partial / RUN) or {}).get("identity")
+    if not isinstance(layout, dict) or layout.get("device") != trainer.device.name:
         return None, None
-    return found.step, found.steps
+    return _kept(partial)
+
+
+def _kept(partial: Path) -> tuple[int | None, int | None]:
+    """The step of the newest checkpoint of an interrupted training, and its steps. A process that was killed had come
+    further, and that is lost."""
+    status, names = read_status(partial), checkpoints_in(DiskFolder(partial / CHECKPOINTS))
+    return (max(map(int, names)), status.steps) if status is not None and names else (None, None)
 
 
 def _likely_data(job: Job, trainer: Trainer, former: Mapping[str, _Former]) -> str | None:

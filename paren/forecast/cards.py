@@ -12,6 +12,7 @@ Nothing reaches its peaks: a prediction counts on `PRODUCT_SHARE` and `TRAFFIC_S
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from paren.plan.limits import Limits
@@ -72,6 +73,9 @@ CARDS = {
     )
 }
 
+# What drivers write beside the name, as in `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 80GB HBM3`, `Tesla T4`.
+_DRIVERS_WORDS = re.compile(r"\b(nvidia|tesla|geforce)\s+|-sxm[0-9]*|[- ]pcie|\s+hbm[0-9a-z]*$")
+
 # Known, and too old: name -> compute capability.
 TOO_OLD = {
     "t4": (7, 5),
@@ -86,10 +90,13 @@ ARCHES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_1
 
 
 def find_card(name: str) -> Card:
-    """The card of a name, in any case. Raises E-DEV-010 if it is unknown, E-DEV-011 if it is too old."""
-    wanted = name.strip().lower()
-    if wanted in TOO_OLD:
-        raise _too_old(wanted, TOO_OLD[wanted])
+    """The card of a name, in any case, or as a driver writes it. Raises E-DEV-010 if it is unknown, E-DEV-011 if it is
+    too old."""
+    wanted = _DRIVERS_WORDS.sub("", name.lower()).strip().replace(" ", "-")
+    wanted = re.sub(r"(?<=[0-9])gb$", "g", wanted)
+    old = next((known for known in TOO_OLD if known == wanted or known.startswith(f"{wanted}-")), None)
+    if old is not None:
+        raise _too_old(name.strip().lower(), TOO_OLD[old])
     if wanted not in CARDS:
         begun = next((f" (did you mean {known}?)" for known in CARDS if wanted and known.startswith(wanted)), "")
         raise ParenError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paren.environment import parse_size
 from paren.forecast.cards import MIB, check_arch, find_card
@@ -25,6 +25,12 @@ class Target:
     limits: Limits | None
     there: bool
     reserve: int = 0
+
+    def within(self, allowed: int | None) -> Target:
+        """With no more memory than PAREN_MEMORY allows, if it is set."""
+        if allowed is None or allowed >= self.memory:
+            return self
+        return replace(self, memory=allowed, limit="PAREN_MEMORY")
 
 
 def is_card(device: str) -> bool:

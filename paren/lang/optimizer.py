@@ -294,6 +294,8 @@ class Optimizers:
                 f"the rate of {rule.name} is a number, or a function of the update that gives one, not {kind(rate)}",
                 rule.span,
             )
+        if isinstance(rate, (int, float)) and rate < 0:
+            raise ParenError("E-OPT-002", f"the rate of {rule.name} is at least 0, not {kind(rate)}", rule.span)
         return lift(self.session, site, rate, 0, DType.FLOAT32).node
 
 

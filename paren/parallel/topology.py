@@ -168,7 +168,8 @@ def _device_error(message: str, visible: Visible) -> ParenError:
     if visible.count > 1:
         seen += f", ordinals 0 to {visible.count - 1}"
     notes = [Note(seen)] + ([Note(visible.limit)] if visible.limit else [])
-    return ParenError("E-DP-001", message, notes=notes, fix="list visible ordinals once each, PAREN_DEVICES=0,1")
+    fix = "list visible ordinals once each, PAREN_DEVICES=0,1" if visible.count else "paren doctor says what is missing"
+    return ParenError("E-DP-001", message, notes=notes, fix=fix)
 
 
 # Launched by torchrun -----------------------------------------------------------------------------------------------
@@ -248,6 +249,9 @@ def _whole(given: Mapping[str, str], name: str) -> int:
 def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
     """The number of nodes, this one's index, and where node 0 listens."""
     nodes = _number(given, "PAREN_NODES", "which is no count of nodes") if "PAREN_NODES" in given else 1
+    told = [name for name in OF_NODES if name in given]
+    if told and "PAREN_NODES" not in given:  # else each of several nodes would train alone
+        raise _node_error(f"{' and '.join(told)} {'is' if len(told) == 1 else 'are'} set, and PAREN_NODES is not")
     if nodes < 1:
         raise _node_error("PAREN_NODES is `0`, which is no count of nodes")
     node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
@@ -290,7 +294,11 @@ def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
     if text is None:
         return usual
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) is None or float(text) <= 0:
-        raise _node_error(f"{name} is `{text}`, which is no number of seconds")
+        raise ParenError(
+            "E-DP-005",
+            f"{name} is `{text}`, which is no number of seconds",
+            fix=f"write seconds, such as {usual:g}, or leave it out",
+        )
     return float(text)
 
 
@@ -300,7 +308,11 @@ def _exchange(given: Mapping[str, str], visible: Visible) -> str:
     if text is None:
         return "bf16" if visible.kind == "cuda" else "f32"
     if text not in EXCHANGES:
-        raise _node_error(f"PAREN_NODE_GRADIENTS is `{text}`, which is not {' or '.join(EXCHANGES)}")
+        raise ParenError(
+            "E-DP-005",
+            f"PAREN_NODE_GRADIENTS is `{text}`, which is not {' or '.join(EXCHANGES)}",
+            fix="set it to one of them, the same on every node, or leave it out",
+        )
     return text
 
 

@@ -146,11 +146,11 @@ def open_device(
     if _CUDA.fullmatch(name):
         return _open_card(name, int(name.partition(":")[2] or 0), cache, tf32, probes)
     meant = name.lower().replace("gpu", "cuda")
-    hint = f" (did you mean {meant}?)" if _CUDA.fullmatch(meant) else did_you_mean(name, DEVICES)
+    hint = f" (did you mean {meant}?)" if _CUDA.fullmatch(meant) else did_you_mean(name.lower(), DEVICES)
     raise ParenError(
         "E-DEV-002",
         f"unknown device {name}{hint}",
-        fix=f"use one of {', '.join(DEVICES)}",
+        fix=f"use one of {', '.join(DEVICES)}, or cuda:N",
     )
 
 

@@ -14,8 +14,9 @@ register(
 register(
     "E-DP-002",
     "another layout wrote the checkpoint",
-    "A resume's number of ranks or nodes is not the checkpoint's; the message names both.",
-    "Resume with the checkpoint's ranks and nodes, or accept other bits with --allow-new-layout.",
+    "A resume's number of ranks or nodes, or the type of gradients between nodes, is not the checkpoint's; the message "
+    "names both.",
+    "Resume with the checkpoint's ranks, nodes and PAREN_NODE_GRADIENTS, or accept other bits with --allow-new-layout.",
 )
 register(
     "E-DP-003",

@@ -54,6 +54,11 @@ class Experiment:
         return Path(self.path).parent / self.run.start_from if self.run.start_from is not None else None
 
 
+def show_option(value: object) -> str:
+    """The value of an option of the command line, in words."""
+    return "not given" if value is None or value is False else "given" if value is True else str(value)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What a caller asks of one start. None of it belongs to the experiment's identity.
@@ -75,7 +80,8 @@ class RunOptions:
     @property
     def facts(self) -> dict[str, str]:
         """What has to be equal on all ranks, by the words of a message."""
-        return {"--steps": str(self.steps), "--resume": str(self.resume), "--overwrite": str(self.overwrite)}
+        options = {"--steps": self.steps, "--resume": self.resume, "--overwrite": self.overwrite}
+        return {name: show_option(value) for name, value in options.items()}
 
     @property
     def arguments(self) -> list[str]:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paren.runtime.array import AnyArray
+from paren.text.brevity import tell_apart
 from paren.text.errors import Note, ParenError, did_you_mean
 from paren.text.json import Json
 from paren.train.checkpoint import Checkpoint, CheckpointStore, checkpoints_in, restore
-from paren.train.manifest import FORMAT, Damaged, Manifest, OtherFormat
+from paren.train.manifest import FILE, FORMAT, Damaged, Manifest, OtherFormat
 from paren.train.places.open import open_place
 from paren.train.places.place import Place
 
-LAYOUT = ("ranks", "nodes", "gradients between nodes")  # what identities say about ranks
+EXCHANGE = "gradients between nodes"
+LAYOUT = ("ranks", "nodes", EXCHANGE)  # what identities say about ranks
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,13 @@ def is_in(root: Place, wanted: str) -> bool:
 
 def _named(store: CheckpointStore, wanted: str) -> Checkpoint:
     folder = store.root.child(f"{int(wanted):06d}") if wanted.isdigit() else open_place(wanted)
-    if not folder.exists():
+    there = folder.exists()
+    if not there or not any(name == FILE or name.endswith(".safetensors") for name in folder.files()):
         present = checkpoints_in(store.root)
         near = did_you_mean(folder.name, present)
         raise ParenError(
             "E-CKPT-002",
-            f"there is no checkpoint {folder}{near}",
+            f"{folder} is no checkpoint" if there else f"there is no checkpoint {folder}{near}",
             notes=[Note(f"{store.root} holds {', '.join(present) if present else 'none'}")],
         )
     try:
@@ -141,16 +144,17 @@ def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout:
     if not changed:
         return
     differences = ", ".join(
-        f"{name} {_show(manifest.identity.get(name))} there and {_show(store.identity.get(name))} here"
+        "{} {} there and {} here".format(name, *tell_apart(_show(name, manifest.identity), _show(name, store.identity)))
         for name in changed
     )
     if not allow_new_layout:
         layout = [name for name in changed if name in LAYOUT]
         if layout:
+            same = "with the same PAREN_NODE_GRADIENTS" if layout == [EXCHANGE] else "on as many ranks and nodes"
             raise ParenError(
                 "E-DP-002",
                 f"going on from {checkpoint.folder} would not be bit-exact: {differences}",
-                fix="resume on as many ranks and nodes, or accept other bits with --allow-new-layout",
+                fix=f"resume {same}, or accept other bits with --allow-new-layout",
             )
         raise ParenError(
             "E-CKPT-007",
@@ -160,8 +164,9 @@ def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout:
     store.notice(f"not bit-exact: {differences}")
 
 
-def _show(value: Json) -> str:
-    return "none" if value is None else str(value)
+def _show(name: str, identity: Mapping[str, Json]) -> str:
+    """A part of an identity in words; one of one node does not say so."""
+    return str(identity.get(name, 1 if name == "nodes" else "none"))
 
 
 def damaged(folder: Place, reason: str) -> ParenError:

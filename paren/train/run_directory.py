@@ -231,7 +231,8 @@ def check_space(folder: Place, state_bytes: int, checkpoints: int, best_bytes: i
             "E-RUN-006",
             f"{folder} has {show_bytes(free)} free, and the run needs {show_bytes(needed)} "
             f"for {count_of(checkpoints, 'checkpoint')} of {show_bytes(state_bytes)}"
-            + (f" and {show_bytes(best_bytes)} of best parameters" if best_bytes else ""),
+            + (f", {show_bytes(best_bytes)} of best parameters" if best_bytes else "")
+            + f" and {show_bytes(SPARE)} of metrics and manifests",
             fix="make room, take another --out or --checkpoints, or a smaller :keep-checkpoints",
         )
 

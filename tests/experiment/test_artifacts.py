@@ -213,6 +213,18 @@ def test_what_changed_is_said() -> None:
     assert differences(*sources) == ["old: gone, was [2]", "new: new, true", "f.py draw: changed", "g.py: new"]
 
 
+def test_a_long_value_is_told_by_what_differs_in_it() -> None:
+    target = f"znver5 {','.join(f'+feature{number}' for number in range(40))} LLVM 22"
+    first, second, third = (
+        Recipe("model", "model", {"device": {"device": "cpu", **more}})
+        for more in ({"target": target}, {"target": target.replace("+feature7,", "-feature7,")}, {})
+    )
+    assert differences(first, second) == ["target: +feature7 -> -feature7"]
+    assert differences(first, third) == [f"target: gone, was {target[:57]}..."]
+    longer = Recipe("model", "model", {"device": {"device": "cpu", "target": f"{target} 22.1"}})
+    assert differences(first, longer) == ["target: without -> 22.1"]
+
+
 def test_a_moved_root_is_the_same_store(tmp_path: Path) -> None:
     Store(tmp_path / "first").build(ROWS, fill)
     (tmp_path / "first").rename(tmp_path / "second")

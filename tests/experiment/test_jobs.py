@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from paren.lang.elaborate import elaborate
 from paren.run import How
 from paren.runtime.device import open_device
 from paren.text.errors import ParenError
-from paren.train.status import Status
+from paren.train.status import Status, read_status
 
 SWEEP = "(defsweep (rate 1e-3 1e-4) (rows 80))"
 
@@ -263,6 +264,34 @@ def test_a_plan_goes_on_from_the_newest_of_several_interrupted_trainings(tmp_pat
         write_json(folder / "status.json", asdict(Status("stopped", day, 4, 8, "", f"2026-11-0{day}")))
         former[key] = _Former(folder, key)
     assert _likely_data(job, trainer, former) == "3" * 24
+
+
+def test_a_plan_goes_on_from_the_last_checkpoint_of_a_training_that_was_killed(tmp_path: Path) -> None:
+    """What the training did after its checkpoint is lost, whatever its status says."""
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    path.write_text(path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000"))
+    train(path, out, stop_at(1, signal.SIGTERM))
+    (job,) = api.load(path).plan(out).jobs
+    (partial,) = (out / "store" / "model").glob("*.partial")
+    status = read_status(partial)
+    assert status is not None
+    assert status.step == job.step
+    write_json(partial / "status.json", asdict(replace(status, step=status.step + 5)))
+    assert api.load(path).plan(out).jobs[0].step == job.step
+    for checkpoint in (partial / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint) if checkpoint.is_dir() else checkpoint.unlink()
+    (job,) = api.load(path).plan(out).jobs
+    assert (job.model, job.step, job.steps) == ("to make", None, None)
+
+
+def test_what_changed_in_all_jobs_is_told_once(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s", "(defcohort (replica 0 1))"), tmp_path / "out"
+    train(path, out)
+    (tmp_path / "s" / "data.py").write_text((tmp_path / "s" / "data.py").read_text().replace("sum(1)", "sum(1) + 1"))
+    head, told = "changed since the newest artifacts of the same job:", "data: data.py pairs: changed"
+    assert f"\n{head}\n  all jobs: {told}\n\n" in str(api.load(path).plan(out))
+    replica = api.load(path, set={"replica": 1}).plan(out)
+    assert f"\n{head}\n  {replica.jobs[0].name}: {told}\n\n" in str(replica)
 
 
 def test_a_plan_of_a_first_training_that_was_interrupted(tmp_path: Path) -> None:

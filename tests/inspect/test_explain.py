@@ -207,6 +207,20 @@ def test_a_card_that_is_too_small_is_told(gpt: Experiment) -> None:
     assert small.data["compiling"] is None
 
 
+def test_the_memory_that_is_allowed_is_all_of_a_card_by_its_name(
+    gpt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Size beside the option --memory is the option's; of a card that has less, it is the card's."""
+    monkeypatch.setenv("PAREN_CACHE", str(tmp_path))
+    monkeypatch.setenv("PAREN_MEMORY", "100MiB")
+    report = gpt.explain(card="l4", stacking=1)
+    assert (report.target.memory, report.target.limit, report.fits) == (100 << 20, "PAREN_MEMORY", False)
+    assert gpt.explain(memory="24GiB", stacking=1).target.memory == 23 << 30
+    monkeypatch.setenv("PAREN_MEMORY", "100GiB")
+    target = gpt.explain(card="l4", stacking=1).target
+    assert (target.memory, target.limit) == ((23034 << 20) - (1 << 30), "its memory without 1 GiB for CUDA's libraries")
+
+
 def test_everything_is_json(report: Explanation) -> None:
     assert json.loads(json.dumps(report.data, allow_nan=False)) == report.data
 

@@ -145,8 +145,8 @@ def test_gradients_have_to_travel_in_one_type(file: Path, tmp_path: Path) -> Non
     [
         (("--set", "rows=200"), "the setting rows is 200 on rank 1 (node 1), and 128 on rank 0"),
         (("--set", "seed=1"), "the setting seed is 1 on rank 1 (node 1), and 0 on rank 0"),
-        (("--stacking", "2"), "--stacking is 2 on rank 1 (node 1), and None on rank 0"),
-        (("--resume", "auto"), "--resume is auto on rank 1 (node 1), and None on rank 0"),
+        (("--stacking", "2"), "--stacking is 2 on rank 1 (node 1), and not given on rank 0"),
+        (("--resume", "auto"), "--resume is auto on rank 1 (node 1), and not given on rank 0"),
     ],
 )
 def test_a_node_that_would_train_something_else_is_refused(

@@ -110,6 +110,7 @@ def test_no_card_is_visible() -> None:
         "visible: 0 GPUs",
         "CUDA_VISIBLE_DEVICES is empty, which hides every card",
     ]
+    assert error.fix == "paren doctor says what is missing"
     assert find_topology({}, NONE).ranks == 1  # opening the device says what is missing
 
 
@@ -181,15 +182,12 @@ def test_one_card_is_no_device_for_several_ranks(variables: dict[str, str]) -> N
             {"PAREN_NODE_RANK": "", "PAREN_RENDEZVOUS": ""},
             "PAREN_NODES is 2, and PAREN_NODE_RANK and PAREN_RENDEZVOUS are not set",
         ),
-        ({"PAREN_NODES": "", "PAREN_NODE_RANK": "1"}, "PAREN_NODE_RANK is 1, and nodes are numbered 0 to 0"),
+        ({"PAREN_NODES": "1", "PAREN_NODE_RANK": "1"}, "PAREN_NODE_RANK is 1, and nodes are numbered 0 to 0"),
+        ({"PAREN_NODES": ""}, "PAREN_NODE_RANK and PAREN_RENDEZVOUS are set, and PAREN_NODES is not"),
+        ({"PAREN_NODES": "", "PAREN_NODE_RANK": ""}, "PAREN_RENDEZVOUS is set, and PAREN_NODES is not"),
         ({"PAREN_RENDEZVOUS": "node-0"}, "PAREN_RENDEZVOUS is `node-0`, which is not host:port"),
         ({"PAREN_RENDEZVOUS": "node-0:99999"}, "PAREN_RENDEZVOUS is `node-0:99999`, which is not host:port"),
         ({"PAREN_RENDEZVOUS": "::1:29500"}, "PAREN_RENDEZVOUS is `::1:29500`, which is not host:port"),
-        ({"PAREN_RENDEZVOUS_TIMEOUT": "5m"}, "PAREN_RENDEZVOUS_TIMEOUT is `5m`, which is no number of seconds"),
-        ({"PAREN_RENDEZVOUS_TIMEOUT": "0"}, "PAREN_RENDEZVOUS_TIMEOUT is `0`, which is no number of seconds"),
-        ({"PAREN_STEP_TIMEOUT": "-1"}, "PAREN_STEP_TIMEOUT is `-1`, which is no number of seconds"),
-        ({"PAREN_WORK_TIMEOUT": "long"}, "PAREN_WORK_TIMEOUT is `long`, which is no number of seconds"),
-        ({"PAREN_NODE_GRADIENTS": "fp8"}, "PAREN_NODE_GRADIENTS is `fp8`, which is not f32 or bf16"),
     ],
 )
 def test_variables_of_nodes_that_are_wrong(changed: dict[str, str], message: str) -> None:
@@ -198,6 +196,26 @@ def test_variables_of_nodes_that_are_wrong(changed: dict[str, str], message: str
     assert error.fix == (
         "set PAREN_NODES, PAREN_NODE_RANK (0 to nodes - 1) and PAREN_RENDEZVOUS (host:port of node 0) on every node"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong", "fix"),
+    [
+        ("PAREN_RENDEZVOUS_TIMEOUT", "5m", "no number of seconds", "write seconds, such as 300, or leave it out"),
+        ("PAREN_RENDEZVOUS_TIMEOUT", "0", "no number of seconds", "write seconds, such as 300, or leave it out"),
+        ("PAREN_STEP_TIMEOUT", "-1", "no number of seconds", "write seconds, such as 300, or leave it out"),
+        ("PAREN_WORK_TIMEOUT", "long", "no number of seconds", "write seconds, such as 7200, or leave it out"),
+        (
+            "PAREN_NODE_GRADIENTS",
+            "fp8",
+            "not f32 or bf16",
+            "set it to one of them, the same on every node, or leave it out",
+        ),
+    ],
+)
+def test_a_variable_that_is_wrong_by_itself(name: str, value: str, wrong: str, fix: str) -> None:
+    error = refused("E-DP-005", {**NODES, name: value})
+    assert (error.message, error.fix) == (f"{name} is `{value}`, which is {wrong}", fix)
 
 
 @pytest.mark.parametrize(

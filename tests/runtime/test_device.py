@@ -65,6 +65,7 @@ def test_auto_says_that_the_cpu_does_not_round_to_tf32() -> None:
         ("", "unknown device "),
         ("gpu", "unknown device gpu (did you mean cuda?)"),
         ("GPU:1", "unknown device GPU:1 (did you mean cuda:1?)"),
+        ("CPU", "unknown device CPU (did you mean cpu?)"),
     ],
 )
 def test_unknown_devices(name: str, message: str) -> None:
@@ -72,7 +73,7 @@ def test_unknown_devices(name: str, message: str) -> None:
         open_device(name)
     assert caught.value.code == "E-DEV-002"
     assert caught.value.message.startswith(message)
-    assert caught.value.fix == "use one of cpu, cuda, auto, reference"
+    assert caught.value.fix == "use one of cpu, cuda, auto, reference, or cuda:N"
 
 
 @pytest.mark.parametrize("threads", [0, -2])

@@ -176,6 +176,60 @@ def test_another_device_is_refused_unless_allowed(tmp_path):
     assert trial.listener.notices[0] == "not bit-exact: device cpu there and cuda here, threads none there and 2 here"
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "said", "same"),
+    [
+        (
+            {"nodes": 2, "gradients between nodes": "bf16"},
+            {},
+            "gradients between nodes bf16 there and none here, nodes 2 there and 1 here",
+            "on as many ranks and nodes",
+        ),
+        (
+            {"nodes": 2, "gradients between nodes": "bf16"},
+            {"nodes": 2, "gradients between nodes": "f32"},
+            "gradients between nodes bf16 there and f32 here",
+            "with the same PAREN_NODE_GRADIENTS",
+        ),
+    ],
+)
+def test_other_nodes_or_gradients_between_them_are_refused(tmp_path, there, here, said, same):
+    trial = Trial(tmp_path / "run")
+    trial.identity = {"device": "cpu", **there}
+    trial.start(steps=4)
+    trial.identity = {"device": "cpu", **here}
+    with pytest.raises(ParenError) as caught:
+        trial.start(resume="latest")
+    assert (caught.value.code, caught.value.fix) == (
+        "E-DP-002",
+        f"resume {same}, or accept other bits with --allow-new-layout",
+    )
+    path = trial.out / "checkpoints" / "000004"
+    assert caught.value.message == f"going on from {path} would not be bit-exact: {said}"
+
+
+def test_of_two_processors_only_what_differs_is_told(tmp_path):
+    target = f"one {' '.join(f'+feature{number}' for number in range(40))} LLVM 22"
+    trial = Trial(tmp_path / "run")
+    trial.identity = {"device": "cpu", "target": target}
+    trial.start(steps=4)
+    trial.identity = {"device": "cpu", "target": target.replace("one", "other").replace("+feature7 ", "")}
+    with pytest.raises(ParenError) as caught:
+        trial.start(resume="latest")
+    assert caught.value.message.endswith("bit-exact: target one +feature7 there and other here")
+
+
+@pytest.mark.parametrize("wanted", [".", "checkpoints"])
+def test_a_folder_that_is_no_checkpoint(tmp_path, wanted):
+    trial = Trial(tmp_path / "run")
+    trial.start(steps=4)
+    path = trial.out / wanted
+    with pytest.raises(ParenError) as caught:
+        trial.start(resume=str(path))
+    assert (caught.value.code, caught.value.message) == ("E-CKPT-002", f"{path} is no checkpoint")
+    assert [note.message for note in caught.value.notes] == [f"{trial.out / 'checkpoints'} holds 000004"]
+
+
 def test_metrics_that_were_cut_off_are_an_error(tmp_path):
     trial = Trial(tmp_path / "run")
     trial.start(steps=4)

@@ -284,8 +284,8 @@ def test_too_little_space_is_known_before_step_1(tmp_path, monkeypatch):
     error = refused(trial)
     assert error.code == "E-RUN-006"
     assert error.message == (
-        f"{trial.out / 'checkpoints'} has 1 MiB free, and the run needs 16 MiB for 3 checkpoints of 60 bytes "
-        "and 120 bytes of best parameters"
+        f"{trial.out / 'checkpoints'} has 1 MiB free, and the run needs 16 MiB for 3 checkpoints of 60 bytes"
+        ", 120 bytes of best parameters and 16 MiB of metrics and manifests"
     )
     assert read_status(trial.out).code == "E-RUN-006"
 

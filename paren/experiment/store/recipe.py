@@ -12,12 +12,13 @@ from functools import cached_property
 
 from paren.experiment.python.packages import version_of
 from paren.ir.program import Value
+from paren.text.brevity import shorten, tell_apart
 from paren.text.json import Json
 
 FORMAT = 1
 KEY_DIGITS = 24
 # What stands below these parts is told by its own name alone.
-_BARE = ("keywords", "settings", "sources", "versions", "needs", "member")
+_BARE = ("device", "keywords", "settings", "sources", "versions", "needs", "member")
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ def _compare(place: str, before: Json, now: Json) -> Iterator[str]:
         for name in dict.fromkeys([*before, *now]):
             below = f"{place} {name}" if place and place not in _BARE else name
             if name not in before:
-                yield f"{below}: new" + ("" if _is_opaque(now[name]) else f", {_show(now[name])}")
+                yield f"{below}: new" + ("" if _is_opaque(now[name]) else f", {shorten(_show(now[name]))}")
             elif name not in now:
-                yield f"{below}: gone" + ("" if _is_opaque(before[name]) else f", was {_show(before[name])}")
+                yield f"{below}: gone" + ("" if _is_opaque(before[name]) else f", was {shorten(_show(before[name]))}")
             else:
                 yield from _compare(below, before[name], now[name])
     elif digest(before) != digest(now):
         opaque = _is_opaque(before) or _is_opaque(now)
-        yield f"{place}: changed" if opaque else f"{place}: {_show(before)} -> {_show(now)}"
+        yield f"{place}: changed" if opaque else f"{place}: {' -> '.join(tell_apart(_show(before), _show(now)))}"
 
 
 def _is_opaque(value: Json) -> bool:
