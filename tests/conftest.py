@@ -1,5 +1,6 @@
-"""A limit for every test: one that waits for what never comes fails, and its traceback shows what it waits for. And no
-plan from an earlier test, or an earlier time."""
+"""A limit for every test: one that waits for what never comes fails, and its traceback shows what it waits for. No
+limit for one example of a property, which a busy machine may need long for. And no plan from an earlier test, or an
+earlier time."""
 
 from __future__ import annotations
 
@@ -8,9 +9,12 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from paren.runtime import stored_plans
 
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 LIMIT = 900  # seconds, of which none takes more than a few on a machine that has time
 
 

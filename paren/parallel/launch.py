@@ -24,7 +24,8 @@ from paren.parallel.topology import OF_NODES, Address, Topology
 from paren.parallel.watch import FROZEN, Watch
 
 PAUSE = 0.1  # seconds between two looks
-REPORTING, NOTING = 10.0, 3.0  # seconds in which a failed rank says why, and rank 0 takes note of it
+REPORTING, NOTING = 10.0, 10.0  # seconds in which a failed rank says why, and rank 0 takes note of it
+SIGNS = 5 * INTERVAL  # seconds in which the others give their next sign, also on a busy machine
 REPORT = 100  # last lines of a failed rank that are shown
 STOPPED = (130, 143)  # exit codes of ranks that saved and ended after a signal
 
@@ -180,7 +181,7 @@ def _record(store: Store, rank: _Rank, ranks: Sequence[_Rank], cause: str, *, li
         return
     own = read_sign(store, rank.number)
     before = {each.number: read_sign(store, each.number).count for each in ranks if each.process.poll() is None}
-    deadline = time.monotonic() + (0.0 if own.step is None else 2 * INTERVAL)
+    deadline = time.monotonic() + (0.0 if own.step is None else SIGNS)
     while time.monotonic() < deadline and any(read_sign(store, each).count == count for each, count in before.items()):
         time.sleep(PAUSE)
     steps = [sign.step for sign in (read_sign(store, each) for each in before) if sign.step is not None]

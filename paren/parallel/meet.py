@@ -17,7 +17,7 @@ from paren.parallel.topology import Address, Topology
 from paren.text.errors import Note, ParenError, describe_cause, first_line
 
 PAUSE = 0.1  # seconds between two looks
-HEARING = 5.0  # seconds in which the other nodes hear of a failure
+HEARING = 10.0  # seconds in which the other nodes hear of a failure
 NODE, DONE, LATE = "node", "node done", "node late"  # keys
 
 

@@ -20,7 +20,7 @@ from paren.train.status import now
 LOCK = "lock"
 HOLDER = "holder.json"
 ENDING = 1.0  # seconds in which the system takes the memory of a killed holder, which keeps the lock until then
-PATIENCE = 2.0  # seconds in which a holder that just got the lock writes its name
+PATIENCE = 10.0  # seconds in which a holder that just got the lock writes its name
 
 
 @dataclass(frozen=True)

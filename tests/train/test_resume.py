@@ -44,7 +44,7 @@ def straight(tmp_path_factory) -> Trial:
     return trial
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cuts=st.lists(st.integers(1, 12), max_size=4, unique=True).map(sorted))
 def test_stops_at_any_steps_change_nothing(straight, tmp_path_factory, cuts):
     """Cuts at every position, the epoch border (3, 6, 9) and the last step included."""
