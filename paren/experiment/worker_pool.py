@@ -131,9 +131,9 @@ class _Pool:
         """Tells what becomes of the jobs that workers ended in, and gives the places of those that a job ended to
         others. Of workers that ended in one job meanwhile, `fail` sees who was at it last."""
         deaths = [(place, death) for place, worker in enumerate(self.workers) if (death := worker.death()) is not None]
-        self.killed.update(death.job for _, death in deaths if death.killed)
+        self.killed.update(death.job for _, death in deaths if death.killed and death.job >= 0)
         for place, death in deaths:
-            if death.killed and self.killed[death.job] == 1:
+            if death.killed and self.killed[death.job] < 2:  # none where it had told of no job yet
                 text = f"worker {death.worker} {death.how}; its job is free for the others"
                 self.tell(Event(-1, SAID, text=text))
             else:
