@@ -167,7 +167,8 @@ class Experiment:
             refusal = refusal_of(opened.link, environment.by_hosts)
             opened.link.unused = through_hosts(refusal) if refusal else ""
             shared = replace(shared, linked=not refusal)
-        planning = Planning(patterns, traits=traits_of(opened.name), cache=PlanCache(environment.cache))
+        traits, cache = traits_of(opened.name), PlanCache(environment.cache)
+        planning = Planning(patterns, traits=traits, threads=opened.threads, cache=cache)
         plans = (lambda: self.plans) if shared is self.program else None
         first = first_candidate(shared, planning, target.memory, plans)
         choice = predict(first, stacking, target.memory, target.limits)

@@ -21,7 +21,7 @@ from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
 from paren.parallel.combination import Combination
 from paren.parallel.exchange import NO_STEPS
-from paren.parallel.tree import Leaf, Tree
+from paren.parallel.tree import Leaf, Tree, held_sums, leaves_in, place_of
 from paren.passes.assemble import (
     FIRST_SCALE,
     LEAST_SCALE,
@@ -40,11 +40,11 @@ from paren.passes.assemble import (
     gradient_slot,
 )
 from paren.pipeline import Planning, prepare
-from paren.runtime.array import PART, AnyArray, AnyBytes, parts
+from paren.runtime.array import PART, AnyArray, AnyBytes, fetch, parts
 from paren.runtime.block import Block, allocate_array, place
 from paren.runtime.device import Device
 from paren.runtime.executor import Executable, load_plans
-from paren.runtime.memory import ALIGNMENT
+from paren.runtime.memory import ALIGNMENT, allocate
 from paren.runtime.release import release_unused
 from paren.runtime.task import Cell, Task
 from paren.text.errors import InternalError
@@ -144,8 +144,7 @@ class CompiledEngine:
         self._profile: Profile | None = None
         self._owed: AnyArray | None = None
         self._combine = combine
-        over = program.run.reproducible_over
-        self._leaves = 1 if over is None else over // program.ranks
+        self._leaves = leaves_in(program)
         self._chunk = _Chunk(program, plans, device, sources) if sources is not None else None
         self.longest = 1 if self._chunk is None else self._chunk.plans.steps
         if not device.own_memory and device.compiled + device.reused > loaded:
@@ -163,6 +162,7 @@ class CompiledEngine:
         begin = max(ALIGNMENT, 4 * layout.trained)
         whole = device.allocate(begin + live)
         self._gradients: AnyArray = whole[: 4 * layout.trained].view(np.float32)
+        self._leaf_sums = [allocate(4 * layout.trained).view(np.float32) for _ in range(held_sums(program))]
         self._arena = whole[begin:]
         self._training_arena = self._arena if self._adds else whole
         rates = sum(RATE in plans.updates[key].outputs for key in self._updates)
@@ -379,16 +379,16 @@ class CompiledEngine:
                 accumulate_last(microbatch, batch.position)
             self.device.synchronise()
 
-        leaves = self._leaves
-        if leaves == 1:
+        if self._leaves == 1:
             sum_leaf(batch.microbatches)
             return
-        each = self.program.calls // leaves
+        each = self.program.calls // self._leaves
         tree: Tree[Leaf] = Tree(Leaf.plus)
-        for first in range(0, self.program.calls, each):
-            sum_leaf(batch.microbatches[first : first + each])
-            loss, weight = float(self._registers[LOSS]), float(self._registers[WEIGHT])
-            tree.take(Leaf(np.array(self._gradients, np.float32), loss, weight))
+        for leaf in range(self._leaves):
+            sum_leaf(batch.microbatches[leaf * each : (leaf + 1) * each])
+            sums = self._leaf_sums[place_of(leaf)]
+            fetch(self._gradients, sums)
+            tree.take(Leaf(sums, float(self._registers[LOSS]), float(self._registers[WEIGHT])))
         total = tree.total()
         self._gradients[...] = total.gradients
         self._registers[LOSS][...], self._registers[WEIGHT][...] = total.loss, total.weight

@@ -76,13 +76,14 @@ class Planning:
     """How graphs are planned. `patterns`: whether large values are cut into tiles, cheap ones made again, and products
     may be one step with the kernel after them; results agree to rounding without. `budget`: bytes of an arena, beyond
     which values are computed again instead of kept as far as that helps. `traits`: of the device that they run on.
-    `uploads`: whether checkpoints go to a bucket, which takes memory beside the graphs. `cache`: where plans are kept,
-    which changes none."""
+    `uploads`: whether checkpoints go to a bucket, which takes memory beside the graphs, and so do `threads` of a CPU,
+    as many as a run takes if nobody says for None. They and `cache`, where plans are kept, change none."""
 
     patterns: bool = True
     budget: int | None = None
     traits: Traits = CPU
     uploads: bool = False
+    threads: int | None = field(default=None, compare=False, repr=False)
     cache: PlanCache | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -14,6 +14,7 @@ from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
 from paren.forecast.fit import name_the_plan, refuse_if_too_large
 from paren.forecast.joined_products import JoinedProducts, choose_joined, restore_joined
+from paren.forecast.plans import Plans
 from paren.forecast.residence import choose_residence
 from paren.forecast.saving import choose_saving
 from paren.forecast.stacking import (
@@ -36,7 +37,6 @@ from paren.inspect.compiling import compiling_since
 from paren.inspect.explain import explain
 from paren.inspect.profiling import Profiling
 from paren.parallel.combination import Combination
-from paren.plan.plan import Plan
 from paren.restored import TOKENIZER
 from paren.runtime.device import Device
 from paren.runtime.limits import limits_of, read_limits
@@ -47,8 +47,9 @@ from paren.text.size import show_beside
 from paren.train.experiment import Prepared, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
+from paren.train.resume import tell_differences
 
-JOINED = "joined products"  # of an identity: `JoinedProducts.text`
+JOINED = "joined products"  # of an identity: `JoinedProducts.counts`
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,13 @@ class Preparation:
         own = self.device.own_memory
         candidate = choose_residence(choice.candidate, self.splits(choice.candidate).sources, free.bytes)
         candidate = choose_saving(candidate, available_memory().bytes // 2 if own else self._most(free))
-        joined = self._joined(candidate.plans.accumulate, stored)
+        joined = self._joined(candidate.plans, stored)
         decisions = (*candidate.plans.decisions, *joined.decisions)
-        plans = replace(candidate.plans, decisions=decisions, joined=frozenset(joined.forms))
+        plans = replace(candidate.plans, decisions=decisions, joined=joined.forms)
         candidate = replace(candidate, plans=plans)
-        identity = {**self.identity, "stacking": candidate.stacking}
-        if joined.forms:
-            identity[JOINED] = joined.text
+        identity: dict[str, Json] = {**self.identity, "stacking": candidate.stacking}
+        if joined.counts:
+            identity[JOINED] = dict(joined.counts)
         return Prepared(
             identity=identity,
             data=self.splits(candidate),
@@ -150,17 +151,19 @@ class Preparation:
             microbatch = batches.batch(0).microbatches[0]
         return candidate.program.calls * time_call(self.device, candidate.plans.accumulate, microbatch)
 
-    def _joined(self, plan: Plan, stored: Mapping[str, Json] | None) -> JoinedProducts:
+    def _joined(self, plans: Plans, stored: Mapping[str, Json] | None) -> JoinedProducts:
         """Which products are one step with the kernel after them. Raises E-DP-006 on a rank that cannot do as the first
         does: the run would have other bits, and nobody would know."""
         if stored is None:
-            return choose_joined(self.device, plan, self.cache, self.view.notice)
-        wanted = str(stored.get(JOINED, ""))
-        joined = restore_joined(self.device, plan, wanted)
-        if self.share.rank and joined.text != wanted:
+            return choose_joined(self.device, plans, self.cache, self.view.notice)
+        found = stored.get(JOINED)
+        wanted = found if isinstance(found, dict) else {}
+        joined = restore_joined(self.device, plans, wanted)
+        if self.share.rank and joined.counts != wanted:
+            here = f"on rank {self.share.rank}"
             raise ParenError(
                 "E-DP-006",
-                f"{JOINED} are {joined.text or 'none'} on rank {self.share.rank}, and {wanted or 'none'} on rank 0",
+                "; ".join(tell_differences({JOINED: wanted}, {JOINED: dict(joined.counts)}, "on rank 0", here)),
                 fix="give all ranks equal cards and equal packages: the extra cudnn on all of them, or on none",
             )
         return joined

@@ -191,9 +191,8 @@ def train_program(
     if ranks is not None:
         free = ranks.least(free, 1 if opened.own_memory else len(topology.devices))
     uploads = in_bucket(options.checkpoints)
-    planning = Planning(
-        how.patterns, traits=traits_of(opened.name), uploads=uploads, cache=PlanCache(environment.cache)
-    )
+    traits, cache = traits_of(opened.name), PlanCache(environment.cache)
+    planning = Planning(how.patterns, traits=traits, uploads=uploads, threads=opened.threads, cache=cache)
     first = first_candidate(shared, planning, free.bytes, plans if ranks is None else None)
     refuse_if_too_large(first, free)
     if ranks is not None:

@@ -214,8 +214,8 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
 
 def _memory(job: Job, trainer: Trainer, free: int) -> int:
     """Bytes that the training plans for; values are computed again where they would not fit."""
-    cache = read_environment().cache
-    planning = Planning(trainer.how.patterns, traits=traits_of(trainer.device.name), cache=PlanCache(cache))
+    cache, device = PlanCache(read_environment().cache), trainer.device
+    planning = Planning(trainer.how.patterns, traits=traits_of(device.name), threads=device.threads, cache=cache)
     return first_candidate(job.program, planning, free).memory.planned
 
 

@@ -1,19 +1,26 @@
 """Which products a run computes together with the kernel after them: those that a library computes so, where it is
-faster. It shows in bits, as roundings differ, so it is a part of what a run is: checkpoints hold it, ranks agree."""
+faster. It shows in bits, as roundings differ, so it is a part of what a run is: checkpoints hold it, ranks agree.
+
+The training graph decides, by forms; what another graph has of a form that was chosen is joined, too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from paren.forecast.choices import form_key, recall_all, remember
+from paren.forecast.plans import Plans
 from paren.forecast.trial import time_epilogues
 from paren.plan.decision import Decision, Pattern
 from paren.plan.epilogue import Epilogue, epilogues_of
 from paren.plan.plan import Plan
 from paren.runtime.device import Device
+from paren.text.json import Json
+from paren.text.source import Span
 
 ONE, TWO = 1, 2  # steps, as they are remembered
 WORTH = 0.97  # of the time of two steps, below which one is taken: times of the same work differ by less
@@ -24,20 +31,19 @@ CONTINUED = "as the run began"
 
 @dataclass(frozen=True)
 class JoinedProducts:
-    """`forms` of epilogues that are one step with their products -> how many the plan has of each, and a decision for
-    each epilogue of the plan."""
+    """`forms` of epilogues that are one step with their products, and a decision for each epilogue of the training
+    graph. `counts` is what decides about bits: `gelu after [2048 256] x [256 1024] (ed5c99980529) in accumulate` -> how
+    many are one step there, for all graphs; they may be fewer where memory is short. The name is that of the user's
+    text and no line of it, so that a text may be laid out anew; the form in brackets tells apart what looks alike."""
 
-    forms: Mapping[str, int]
+    forms: frozenset[str]
+    counts: Mapping[str, int]
     decisions: tuple[Decision, ...]
 
-    @property
-    def text(self) -> str:
-        """What decides about bits: the forms with their numbers, which may be lower where memory is short."""
-        return " ".join(f"{form}x{count}" for form, count in self.forms.items())
 
-
-def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str], None]) -> JoinedProducts:
+def choose_joined(device: Device, plans: Plans, cache: Path, notice: Callable[[str], None]) -> JoinedProducts:
     """Measures what is not remembered yet. Raises E-MEM-002 where a library has no memory for it."""
+    plan = plans.accumulate
     epilogues = _forms(plan)
     keys = {form: form_key(form, device.name, device.target) for form in epilogues}
     remembered = recall_all(cache, keys.values(), notice)
@@ -54,28 +60,39 @@ def choose_joined(device: Device, plan: Plan, cache: Path, notice: Callable[[str
         remember(cache, keys[form], number)
         chosen[form] = number
         reasons[form] = f"{1e3 * one:.3g} ms as one step, {1e3 * two:.3g} ms as two"
-    return _joined(plan, [form for form, number in chosen.items() if number == ONE], reasons)
+    return _joined(plans, {form for form, number in chosen.items() if number == ONE}, reasons)
 
 
-def restore_joined(device: Device, plan: Plan, stored: str) -> JoinedProducts:
-    """The forms in the text of a checkpoint or of the first rank, as far as the device can. Nothing is measured."""
-    forms = _forms(plan)
-    wanted = {part.partition("x")[0] for part in stored.split()}
-    lost = [form for form, each in forms.items() if form in wanted and not device.joins(each)]
-    kept = [form for form in forms if form in wanted and form not in lost]
-    return _joined(plan, kept, {form: CONTINUED for form in forms if form not in lost})
+def restore_joined(device: Device, plans: Plans, stored: Mapping[str, Json]) -> JoinedProducts:
+    """The forms in the counts of a checkpoint or of the first rank, as far as the device can. Nothing is measured."""
+    forms = _forms(plans.accumulate)
+    wanted = {form for form in forms if any(f"({form})" in each for each in stored)}
+    lost = {form for form in wanted if not device.joins(forms[form])}
+    return _joined(plans, wanted - lost, {form: CONTINUED for form in forms if form not in lost})
 
 
 def _forms(plan: Plan) -> dict[str, Epilogue]:
     return {epilogue.form: epilogue for epilogue in epilogues_of(plan).values()}
 
 
-def _joined(plan: Plan, forms: Collection[str], reasons: Mapping[str, str]) -> JoinedProducts:
+def _joined(plans: Plans, forms: Collection[str], reasons: Mapping[str, str]) -> JoinedProducts:
     """`reasons` by form, where it is not that the device cannot."""
-    epilogues = epilogues_of(plan).values()
-    counts = Counter(epilogue.form for epilogue in epilogues if epilogue.form in forms)
+    every = {name: epilogues_of(plan).values() for name, plan in plans.all.items()}
+    counts = Counter(_named(each, name) for name, found in every.items() for each in found if each.form in forms)
     decisions = [
         Decision(Pattern.EPILOGUE, each.form in forms, reasons.get(each.form, MISSING), each.launch.spans[-1])
-        for each in epilogues
+        for each in epilogues_of(plans.accumulate).values()
     ]
-    return JoinedProducts(dict(sorted(counts.items())), tuple(decisions))
+    return JoinedProducts(frozenset(forms), dict(sorted(counts.items())), tuple(decisions))
+
+
+def _named(epilogue: Epilogue, graph: str) -> str:
+    product = epilogue.product
+    sizes = f"[{product.m} {product.k}] x [{product.k} {product.n}]"
+    return f"{_head(epilogue.launch.spans[-1])} after {sizes} ({epilogue.form}) in {graph}"
+
+
+def _head(span: Span) -> str:
+    """The first word of a piece of text: what is called there."""
+    found = re.search(r"[^\s()\[\]]+", span.source.text[span.start : span.end])
+    return found[0] if found is not None else "a kernel"

@@ -14,7 +14,7 @@ from paren.forecast.feed import table_types
 from paren.forecast.plans import Layout, Plans, adds, held_bytes, lay_out
 from paren.ir.program import Program
 from paren.parallel.exchange import BUCKET, Needs
-from paren.parallel.tree import held
+from paren.parallel.tree import held_sums
 from paren.plan.cost import library_bytes
 from paren.plan.memory import ALIGNMENT, busiest_step
 from paren.plan.plan import Attention
@@ -24,7 +24,8 @@ from paren.train.places.direct import BUFFER, LARGE
 from paren.train.places.transfer import HELD
 from paren.train.tensor_file import CHUNK, COPIES
 
-HOST = 384 << 10  # bytes of Python's objects and of threads that come up while a run goes on: 200 to 450 KiB were seen
+HOST = 384 << 10  # bytes of Python's objects and of threads of its own while a run goes on: 200 to 450 KiB were seen
+STACK = 9 << 10  # bytes that a thread of a team touches of its stack and of what is its own
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,21 @@ class MemoryPlan:
 
     | part | holds |
     |---|---|
-    | parameters, gradients, optimizer, averages | the flat state vectors |
+    | parameters, gradients, optimizer, averages | the flat state vectors, with the sums of a tree of gradients |
     | live | the arena that all graphs share: the largest of them, beside gradients that lie in it |
     | inputs | batches read ahead, the one that trains, and one of an evaluation |
     | products | packed operands of products, for each thread |
     | exchange | on several ranks, what gradients of others are received in, and are rounded in |
     | carried | what rounding between nodes took off: this rank's, and, to be saved, all nodes' |
     | saving | what a checkpoint's chunk and a large file need; the copy of the state, where one is; parts of uploads |
-    | host | Python's own objects |
+    | host | Python's own objects, what threads have of their own |
 
     `peak_gradients`: bytes of the gradients that the arena of the peak's graph begins with, and that `live` leaves out.
 
     On a device with memory of its own, `parts` are what lies there: the state, `live`, the batches that its graphs read
     as `inputs`, the training data where it has them, as `data`, what libraries take for `attention` while it runs, and
-    where cards send each other gradients `exchange` and what this rank has `carried`. The batches that wait, `saving`,
-    `host` and the rest are `host_parts` then; what else libraries take is not the plan's.
+    where cards send each other gradients `exchange` and what this rank has `carried`. The batches that wait, sums of a
+    tree of gradients, `saving`, `host` and the rest are `host_parts` then; what else libraries take is not the plan's.
     """
 
     parts: Mapping[str, int]
@@ -78,7 +79,7 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     copy = sum(size for part, size in state.items() if part != "gradients") + carried if plans.copies_state else 0
     parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
-    buffers = _exchange_needs(program, layout)
+    buffers, leaves = _exchange_needs(program, layout), 4 * layout.trained * held_sums(program)
     inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout, state) + copy
     if plans.planning.uploads:  # what fits into one part is held once more while it is sent
         saving += min(HELD, 2 * sum(size for part, size in state.items() if part != "gradients"))
@@ -94,21 +95,23 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
             exchange = buffers.bytes + (4 * min(BUCKET, layout.trained) if program.ranks > 1 else 0)  # on their way
             carried += buffers.carried
         saving += COPIES * CHUNK
-        host = {"inputs": inputs, "exchange": exchange, "carried": carried, "saving": saving, "host": HOST}
+        host = {"gradients": leaves, "inputs": inputs, "exchange": exchange, "carried": carried, "saving": saving}
+        host |= {"host": HOST}
         return MemoryPlan(parts, name, place, host, held.get(name, 0))
-    parts |= {"inputs": inputs, "products": _product_bytes(plans)}
-    parts |= {"exchange": buffers.bytes, "carried": buffers.carried + carried, "saving": saving, "host": HOST}
+    threads = plans.planning.threads or default_threads()
+    parts["gradients"] += leaves
+    parts |= {"inputs": inputs, "products": threads * _product_bytes(plans)}
+    parts |= {"exchange": buffers.bytes, "carried": buffers.carried + carried, "saving": saving}
+    parts |= {"host": HOST + (threads - 1) * STACK}
     return MemoryPlan(parts, name, place, peak_gradients=held.get(name, 0))
 
 
 def state_parts(program: Program, layout: Layout) -> dict[str, int]:
     """Bytes of the state vectors, which no choice of the planner changes."""
     moments = sum((end - begin) * len(g.moments) for g in program.updates for begin, end in [layout.groups[g.number]])
-    over = program.run.reproducible_over
-    leaves = 1 if over is None else over // program.ranks
     return {
         "parameters": 4 * layout.total,
-        "gradients": 4 * layout.trained * (1 if leaves == 1 else 1 + held(leaves)),
+        "gradients": 4 * layout.trained,
         "optimizer": 4 * moments,
         "averages": 4 * layout.trained if program.run.average is not None else 0,
     }
@@ -135,19 +138,20 @@ def _read_bytes(program: Program, plans: Plans) -> int:
 
 
 def _loader_bytes(program: Program) -> int:
-    """Batches waiting, the one in training, the examples that are being cut into another; two calls of an evaluation,
-    the one that computes and the one that is read."""
+    """This rank's part of batches waiting, of the one in training, and of the examples that are being cut into another;
+    two calls of an evaluation, the one that computes and the one that is read."""
     example = sum(field.type.bytes for field in program.data.fields)
     row = example + 8  # `rows` and `valid`
     batch = program.run.batch
     whole = program.calls * program.rows * row + 8 * batch
-    return (PREFETCH + 1) * whole + batch * example + 2 * program.evaluation_rows * row
+    cut = -(-batch // program.ranks) * example
+    return (PREFETCH + 1) * whole + cut + 2 * program.evaluation_rows * row
 
 
 def _table_bytes(program: Program) -> int:
-    """For calls of many steps: tables of places, one in use, its copy, the next one and what making it takes, with the
-    number of examples and the four sums of each step."""
-    if adds(program):
+    """For calls of many steps, which one rank alone makes: tables of places, one in use, its copy, the next one and
+    what making it takes, with the number of examples and the four sums of each step."""
+    if adds(program) or program.ranks > 1:
         return 0
     rows, total = program.rows, program.run.steps
     block = block_steps(rows)
@@ -157,9 +161,9 @@ def _table_bytes(program: Program) -> int:
 
 
 def _product_bytes(plans: Plans) -> int:
-    """The workspaces of the CPU's threads, as far as the plans' products touch them."""
+    """What the plans' products touch of the workspace of a thread."""
     found = [each for plan in plans.all.values() for each in plan.products()]
-    return default_threads() * touched_bytes(found, LARGEST)
+    return touched_bytes(found, LARGEST)
 
 
 def _saving_bytes(layout: Layout, state: Mapping[str, int]) -> int:

@@ -50,7 +50,10 @@ def first_candidate(
 ) -> Candidate:
     """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes. `plans`
     has those of an ordinary planning."""
-    made = plans() if plans is not None and planning == PLAIN else make_plans(program, planning)
+    if plans is not None and planning == PLAIN:
+        made = replace(plans(), planning=planning)
+    else:
+        made = make_plans(program, planning)
     return shrink(Candidate(program, made, memory_of(program, made)), limit)
 
 

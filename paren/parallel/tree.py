@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from paren.ir.op import Array
+from paren.ir.program import Program
 from paren.text.errors import ParenError
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class Leaf:
 
 
 class Tree(Generic[T]):
-    """Adds parts as they come. It holds one sum for each power of two in their number: `held(n)` at most."""
+    """Adds parts as they come. It holds one sum for each power of two in their number."""
 
     def __init__(self, add: Callable[[T, T], T]) -> None:
         self._add = add
@@ -63,9 +64,22 @@ def sum_as_tree(parts: Iterable[T], add: Callable[[T, T], T]) -> T:
     return tree.total()
 
 
-def held(leaves: int) -> int:
-    """The most sums that a tree holds at once while so many leaves are added, the newest leaf included."""
-    return leaves.bit_length() if leaves > 1 else 1
+def leaves_in(program: Program) -> int:
+    """The leaves that each rank adds as a tree; 1 where it adds all in a row."""
+    over = program.run.reproducible_over
+    return 1 if over is None else over // program.ranks
+
+
+def held_sums(program: Program) -> int:
+    """The most sums that a rank's tree holds at once, the newest leaf included; none where there is no tree."""
+    leaves = leaves_in(program)
+    return leaves.bit_length() if leaves > 1 else 0
+
+
+def place_of(leaf: int) -> int:
+    """The place of a leaf, counted from 0, among those of the sums that a tree holds: the first that is free, as a sum
+    of two lies where the first of them did."""
+    return leaf.bit_count()
 
 
 def leaves_of(reproducible_over: int, ranks: int) -> int:

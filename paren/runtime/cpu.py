@@ -168,7 +168,7 @@ class CpuDevice(KernelsOnly):
         """A product without its operands' addresses."""
         shape, dtype = self.compiler.tile, arithmetic(product, dtypes[2])
         if self._workspaces is None:
-            self._workspaces = self.allocate(self.threads * workspace_bytes(shape))
+            self._workspaces = allocate(self.threads * workspace_bytes(shape), sparse=True)
         if product.rounded and not shape.pairs and WIDENED not in self._fallbacks:
             self._fallbacks.append(WIDENED)
         if dtype not in self._products:

@@ -157,8 +157,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_sizes_in_pages.cache_clear)  # the open file tells of the parent
 
 
-def allocate(size: int) -> Bytes:
-    """`size` bytes of zeros, aligned to 64 bytes or better; large ones ask for huge pages.
+def allocate(size: int, *, sparse: bool = False) -> Bytes:
+    """`size` bytes of zeros, aligned to 64 bytes or better. Large ones ask for huge pages, and `sparse` ones, which are
+    touched here and there only, for small ones, as a page takes memory as a whole.
 
     The memory belongs to the array and its views. Raises `ParenError` E-MEM-002 if the system refuses.
     """
@@ -175,5 +176,5 @@ def allocate(size: int) -> Bytes:
         ) from refusal
     if length >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # systems without huge pages refuse the advice; the memory is as good without it
-            pages.madvise(mmap.MADV_HUGEPAGE)
+            pages.madvise(mmap.MADV_NOHUGEPAGE if sparse else mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype=np.uint8)[:size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from paren.runtime.array import AnyArray
@@ -139,16 +139,11 @@ def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout:
             fix="resume with the file, settings and data it was trained with; "
             "to start from its weights, use :from with its parameters.safetensors",
         )
-    names = sorted(manifest.identity.keys() | store.identity.keys())
-    changed = [name for name in names if manifest.identity.get(name) != store.identity.get(name)]
-    if not changed:
+    if manifest.identity == store.identity:
         return
-    differences = ", ".join(
-        "{} {} there and {} here".format(name, *tell_apart(_show(name, manifest.identity), _show(name, store.identity)))
-        for name in changed
-    )
+    differences = ", ".join(tell_differences(manifest.identity, store.identity, "there", "here"))
     if not allow_new_layout:
-        layout = [name for name in changed if name in LAYOUT]
+        layout = [name for name in LAYOUT if manifest.identity.get(name) != store.identity.get(name)]
         if layout:
             same = "with the same PAREN_NODE_GRADIENTS" if layout == [EXCHANGE] else "on as many ranks and nodes"
             raise ParenError(
@@ -162,6 +157,21 @@ def _check_fit(store: CheckpointStore, checkpoint: Checkpoint, allow_new_layout:
             fix="resume on the same device and layout, or accept other bits with --allow-new-layout",
         )
     store.notice(f"not bit-exact: {differences}")
+
+
+def tell_differences(one: Mapping[str, Json], other: Mapping[str, Json], there: str, here: str) -> Iterator[str]:
+    """What differs between two identities, by name: `stacking 8 there and 4 here`; of what consists of parts, each
+    part that differs."""
+    for name in sorted(one.keys() | other.keys()):
+        values = one.get(name), other.get(name)
+        if values[0] == values[1]:
+            continue
+        if all(value is None or isinstance(value, dict) for value in values):
+            parts, others = (value if isinstance(value, dict) else {} for value in values)
+            yield from (f"{name}: {text}" for text in tell_differences(parts, others, there, here))
+        else:
+            shown = tell_apart(_show(name, one), _show(name, other))
+            yield f"{name} {shown[0]} {there} and {shown[1]} {here}"
 
 
 def _show(name: str, identity: Mapping[str, Json]) -> str:

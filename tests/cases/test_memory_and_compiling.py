@@ -147,13 +147,13 @@ def make_map_under_a_limit(*given, **named):
         return make_map(*given, **named)
     finally:
         limit(size + (16 << 20))
-def allocate_under_a_limit(size):
+def allocate_under_a_limit(size, **how):
     global calls
     calls += 1
     if calls == {at}:
         mmap.mmap = make_map_under_a_limit
     try:
-        return allocate(size)
+        return allocate(size, **how)
     finally:
         mmap.mmap = make_map
 cpu.allocate = allocate_under_a_limit

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import paren
-from paren.forecast.memory import memory_of
+from paren.forecast.memory import STACK, memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.ir.program import Program
 from paren.ir.types import DType, TensorType
+from paren.pipeline import Planning
 from paren.plan.memory import busiest_step, top_steps
 from paren.plan.plan import Buffer, Copy, Place, Plan
 from paren.text.source import Source, Span
@@ -91,7 +92,7 @@ print(json.dumps(peak - baseline))
 def test_a_run_takes_what_was_planned(tmp_path: Path) -> None:
     """With evaluations, checkpoints and the best parameters inside the run; another thread looks on."""
     program, plans = planned_of(write_gpt(tmp_path))
-    planned = memory_of(program, replace(plans, copies_state=True)).planned
+    planned = memory_of(program, replace(plans, planning=Planning(threads=1), copies_state=True)).planned
     done = subprocess.run(
         [sys.executable, "-c", OUTSIDE], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
@@ -164,6 +165,22 @@ def test_stacked_calls_hold_more_and_read_the_same(tmp_path: Path) -> None:
     assert parts["live"] < whole["live"]
     for part in ("parameters", "gradients", "optimizer", "averages", "products", "saving", "host"):
         assert parts[part] == whole[part]
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_the_threads_of_a_run_count_and_not_those_of_the_machine(tmp_path: Path, threads: int) -> None:
+    """More threads than processors may take less than planned: not all of them multiply at once."""
+    file = write_gpt(tmp_path)
+    paren.load(file).run(tmp_path / "out", threads=threads, steps=3)
+    (memory,) = [each for each in read_annotations(tmp_path / "out") if each["annotation"] == "memory"]
+    assert memory["planned"] == paren.load(file).explain(threads=threads).data["memory"]["planned"]
+    program, plans = planned_of(file)
+    parts, one = (memory_of(program, replace(plans, planning=Planning(threads=n))).parts for n in (threads, 1))
+    assert parts["products"] == threads * one["products"] > 0
+    assert parts["host"] - one["host"] == (threads - 1) * STACK
+    copying = replace(plans, planning=Planning(threads=threads), copies_state=True)
+    assert memory["planned"] == memory_of(program, copying).planned
+    assert np.nanmax(read_metrics(tmp_path / "out")["runtime/peak_bytes"]) < 1.03 * memory["planned"]
 
 
 # Where most is alive --------------------------------------------------------------------------------------------------

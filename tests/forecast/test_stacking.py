@@ -18,6 +18,7 @@ from paren.forecast.memory import memory_of
 from paren.forecast.plans import make_plans
 from paren.forecast.stacking import Candidate, choose, degrees, forced_candidate
 from paren.ir.program import Program
+from paren.pipeline import Planning
 from paren.plan.limits import Limits
 from paren.text.errors import ParenError
 from paren.train.read_run import read_annotations, read_metrics, read_weights
@@ -63,7 +64,7 @@ def file(tmp_path: Path) -> Path:
 
 def candidate(file: Path, **settings: int) -> Candidate:
     program = paren.load(file, set=settings).program
-    plans = make_plans(program)
+    plans = make_plans(program, Planning(threads=1))
     return Candidate(program, plans, memory_of(program, plans))
 
 

@@ -66,11 +66,16 @@ def test_two_nodes_of_two_ranks_train_as_one(file: Path, alone: Path) -> None:
 
 
 def test_reproducible_runs_have_the_same_bits_on_one_two_and_four_ranks(file: Path, tmp_path: Path) -> None:
+    """With products in float64, and with steps whose regions ran one by one for a profile."""
     own = write_experiment(tmp_path)
-    own.write_text(own.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n"))
+    wide = "(cast (matmul (cast x float64) (cast (param wide [6 16] :init (normal 0.3)) float64)) float32)"
+    text = own.read_text().replace("(defrun\n", "(defrun\n  :reproducible-over 4\n")
+    assert "(linear x 16)" in text
+    own.write_text(text.replace("(linear x 16)", wide))
     settings = ("--set", "epochs=25")
     one = train(own, tmp_path / "one", *settings)
-    pair = train_on_ranks(2, own, tmp_path / "pair", *settings)
+    pair = train_on_ranks(2, own, tmp_path / "pair", "--profile", *settings)
+    assert (tmp_path / "pair" / "report" / "trace.json").exists()
     four = train_on_ranks(4, own, tmp_path / "four", *settings, nodes=2)
     profiled = train(own, tmp_path / "profiled", "--profile", *settings)
     assert parameters(one) == parameters(pair) == parameters(four) == parameters(profiled)

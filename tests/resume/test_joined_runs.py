@@ -16,9 +16,11 @@ from resume_runs import metric_lines, newest, write_program
 from safetensors.numpy import load_file
 
 import paren
+from paren import prepare as prepare_module
 from paren import run
 from paren.api import Experiment
 from paren.data.loader import Share
+from paren.forecast.stacking import Candidate
 from paren.inspect.explain import REPORT
 from paren.plan import epilogue, memory
 from paren.plan.decision import Pattern
@@ -45,6 +47,7 @@ class Started:
 
 
 Start = Callable[..., Started]
+FIRST = "causal-attention after "  # the first product that is joined in each layer
 
 
 @pytest.fixture
@@ -95,6 +98,12 @@ def identity(out: Path) -> dict[str, Json]:
     return found
 
 
+def joined_in(out: Path) -> dict[str, Json]:
+    found = identity(out)["joined products"]
+    assert isinstance(found, dict)
+    return found
+
+
 def decisions(out: Path) -> list[dict[str, object]]:
     patterns = json.loads((out / REPORT).read_bytes())["patterns"]
     return [each for each in patterns if each["pattern"] == Pattern.EPILOGUE.value]
@@ -107,8 +116,9 @@ def test_the_faster_way_is_measured_once_and_remembered(start: Start, tmp_path: 
     assert second.compared == []
     assert first.joined == second.joined > 0
     assert state(tmp_path / "first") == state(tmp_path / "second")
-    forms = str(identity(tmp_path / "first")["joined products"]).split()
-    assert forms == [f"{form}x2" for form in sorted(first.compared)]  # two layers
+    joined = joined_in(tmp_path / "first")
+    assert {name.partition("(")[2][:12] for name in joined} == set(first.compared)
+    assert set(joined.values()) == {2}  # two layers
     assert {(each["fired"], each["reason"]) for each in decisions(tmp_path / "first")} == {
         (True, "1e+03 ms as one step, 2e+03 ms as two")
     }
@@ -182,26 +192,47 @@ def test_a_resume_whose_plan_joins_fewer_is_refused(
 ) -> None:
     """As it may where less memory is free. The forms are the same, and the bits are not."""
     start("out", 3)
-    forms = str(identity(tmp_path / "out")["joined products"])
+    place = newest(tmp_path / "out")
     found = epilogue.find_epilogues
     monkeypatch.setattr(memory, "find_epilogues", lambda steps, buffers: found(steps, buffers)[1:])
     monkeypatch.setenv("PAREN_CACHE", str(tmp_path / "other"))  # other plans
     with pytest.raises(ParenError) as caught:
         start("out", 5, resume="latest")
     assert caught.value.code == "E-CKPT-007"
-    fewer = caught.value.message.removesuffix(" here").split(f"joined products {forms} there and ")[1]
-    assert sorted(part.partition("x")[2] for part in fewer.split()) == ["1", "2", "2"]
+    said = f"going on from {place} would not be bit-exact: joined products: "
+    differences = caught.value.message.removeprefix(said).split(", joined products: ")
+    assert differences == [f"{name} 2 there and 1 here" for name in joined_in(tmp_path / "out") if FIRST in name]
+    assert len(differences) == 3  # in the training graph, an evaluation and a diagnostic
+
+
+def test_an_evaluation_that_joins_fewer_is_another_run(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss would differ, and so what is the best and where a training stops early."""
+    start("out", 3)
+    shrink = prepare_module.shrink
+
+    def shrunk(candidate: Candidate, limit: int) -> Candidate:
+        plans = shrink(candidate, limit).plans
+        evaluate = replace(plans.evaluate, epilogues=plans.evaluate.epilogues[1:])
+        return replace(candidate, plans=replace(plans, evaluate=evaluate))
+
+    monkeypatch.setattr(prepare_module, "shrink", shrunk)
+    with pytest.raises(ParenError) as caught:
+        start("out", 5, resume="latest")
+    (name,) = (each for each in joined_in(tmp_path / "out") if FIRST in each and each.endswith(" in evaluate"))
+    assert caught.value.message.endswith(f" would not be bit-exact: joined products: {name} 2 there and 1 here")
 
 
 def test_a_library_that_no_longer_joins_is_no_silent_change(start: Start, tmp_path: Path) -> None:
     start("out", 3)
-    forms = identity(tmp_path / "out")["joined products"]
+    joined = joined_in(tmp_path / "out")
     with pytest.raises(ParenError) as caught:
         start("out", 5, able=(), resume="latest")
     assert caught.value.code == "E-CKPT-007"
     place = newest(tmp_path / "out")
-    said = f"going on from {place} would not be bit-exact: joined products {forms} there and none here"
-    assert caught.value.message == said
+    said = ", ".join(f"joined products: {name} {count} there and none here" for name, count in joined.items())
+    assert caught.value.message == f"going on from {place} would not be bit-exact: {said}"
     start("out", 5, able=(), resume="latest", allow_new_layout=True)
     assert "joined products" not in identity(tmp_path / "out")
 
@@ -227,7 +258,10 @@ def test_a_rank_that_cannot_join_what_the_first_joins_is_refused(
     card.able = ()
     with pytest.raises(ParenError) as caught:
         prepare(follower, told)
-    assert str(caught.value).splitlines()[0] == f"E-DP-006: joined products are none on rank 1, and {forms} on rank 0"
+    assert isinstance(forms, dict)
+    differences = [f"joined products: {name} {count} on rank 0 and none on rank 1" for name, count in forms.items()]
+    assert caught.value.code == "E-DP-006"
+    assert caught.value.message == "; ".join(differences)
     fix = "give all ranks equal cards and equal packages: the extra cudnn on all of them, or on none"
     assert caught.value.fix == fix
 
