@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import sys
@@ -20,6 +21,7 @@ def main() -> int:
     """Runs the command line; Ctrl-C ends it with 130, even while it is being loaded or objects are destroyed."""
     sys.unraisablehook = _end_if_interrupted
     _fill_streams()
+    faulthandler.enable(2)  # a crash, of user code or of a library, says in which line it was
     encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
     sys.stderr = io.TextIOWrapper(_Told(2), encoding, "backslashreplace", line_buffering=True)
     try:

@@ -95,7 +95,8 @@ Workers = Annotated[
         "--workers",
         min=1,
         metavar="N",
-        help="Processes that take the jobs of a study side by side, and share memory and threads.",
+        help="Processes that take the jobs of a study side by side, and share memory and threads; "
+        "without it jobs run in this one.",
         show_default=False,
     ),
 ]

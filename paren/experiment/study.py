@@ -138,7 +138,7 @@ class _Study:
         """Works on the jobs in this process, or has worker processes do it."""
         launch = self.launch
         places = place_workers(launch.how.device, topology, launch.workers)[: len(left)]
-        if not launch.apart or topology.member is not None or len(places) == 1:
+        if not launch.apart or topology.member is not None:
             analyzes, trains = launch.analyzes, launch.trains
             Worker(launch.out, left, trainer, trains, analyzes, before, view.show, self.signals).run()
             return

@@ -41,7 +41,8 @@ PAUSE = 0.2  # seconds between two looks at jobs that others work on
 @dataclass
 class Worker:
     """`trains` and `analyzes`: the stages of a job that are asked for. `before`: the attempts at the jobs, by their
-    folders, that had ended when the study was launched; a job with a later one needs no more work."""
+    folders, that had ended when the study was launched; a job with a later one needs no more work. `apart`: whether a
+    job that ends this process leaves a launch that goes on."""
 
     root: Path
     jobs: Sequence[Job]
@@ -51,6 +52,7 @@ class Worker:
     before: Mapping[str, str]
     tell: Tell
     signals: StopSignals
+    apart: bool = False
 
     def run(self) -> None:
         """Ends when no job is left that could be worked on, or at a stop signal."""
@@ -75,6 +77,8 @@ class Worker:
             found = read_job_status(self.root / job.folder)
             if found is not None and found.state == RUNNING:
                 left = f"{found.worker} ended in stage {found.stage} of {job.name}, which is tried again"
+                if not self.apart:
+                    left += "; should the job end its process, --workers 1 lets the others go on"
                 self.tell(Event(job.order, NOTICE, text=left))
             elif found is not None and found.state in (DONE, FAILED) and self._settles(job, found):
                 self.tell(Event(job.order, found.state, found.stage or "", text=found.message or ""))

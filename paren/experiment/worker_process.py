@@ -6,6 +6,7 @@ output. When its standard input ends, whoever started it is gone, and it stops a
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from paren.train.signals import StopSignals
 
 def main() -> int:
     """Works, and gives the exit code: 0, or 130 or 143 after a signal."""
+    faulthandler.enable(2)  # as in the process that started it
     with StopSignals(quiet=True, at_once=let_go_of_all) as signals:
         order = Order.from_line(sys.stdin.readline())
         # What user code prints belongs to people, and standard output to whoever started this.
@@ -52,7 +54,7 @@ def main() -> int:
         jobs = [job for job in make_jobs(program, order.overrides) if job.order in order.jobs]
         root = Path(order.root)
         trainer = Trainer(Store(root), functions_of(program), order.how, order.share, tensorboard=order.tensorboard)
-        Worker(root, jobs, trainer, order.trains, order.analyzes, order.before, tell, signals).run()
+        Worker(root, jobs, trainer, order.trains, order.analyzes, order.before, tell, signals, apart=True).run()
         return signals.exit_code if signals.stop_asked else 0
 
 

@@ -62,5 +62,6 @@ register(
     "(SIGSEGV, SIGABRT), or it was killed twice in the same job, as happens where memory runs out. The other jobs went "
     "on in another process.",
     "Look at the function of the stage that `status.json` names; for memory, take fewer `--workers`. Starting again "
-    "tries the job again.",
+    "tries the job again. Without `--workers` the jobs run in the process of the launch, which such a job ends: then "
+    "`--workers 1` lets the others go on.",
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +105,32 @@ def test_workers_that_are_found_dead_in_one_job_at_once_fail_it(monkeypatch: pyt
     assert [event.text for event in events] == told
 
 
+def test_one_worker_is_a_process_too(tmp_path: Path) -> None:
+    """Also for a job that is the only one left."""
+    path, out = write(tmp_path / "s", "os._exit(3)"), tmp_path / "out"
+    for done in (2, 0):
+        view = Shown()
+        with pytest.raises(ParenError) as raised:
+            api.load(path).run(out, workers=1, progress=view)
+        assert raised.value.notes[0].message.startswith(
+            "replica 1: E-JOB-009: the worker process at this job ended with exit code 3"
+        )
+        assert len(view.ended("done")) == done
+
+
+def test_a_crash_in_the_launch_itself_names_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "s", "os.kill(os.getpid(), signal.SIGSEGV)")
+    command = [sys.executable, "-m", "paren", "run", str(path), "--out", "out"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in ended.stderr
+    assert f'File "{path.parent / "f.py"}", line 6 in end' in ended.stderr
+    again = subprocess.run([*command, "--workers", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 1
+    assert "replica 1: E-JOB-009: the worker process at this job was ended by SIGSEGV" in again.stderr
+    assert sorted(states(tmp_path / "out").values()) == ["done", "done", "failed"]
+
+
 def test_the_next_launch_tells_where_a_process_ended(tmp_path: Path) -> None:
     path, out, before = write_study(tmp_path / "s"), tmp_path / "out", signal.getsignal(signal.SIGINT)
     api.load(path).train(out)
@@ -111,7 +139,11 @@ def test_the_next_launch_tells_where_a_process_ended(tmp_path: Path) -> None:
     status.write_text(json.dumps(content | {"state": "running", "stage": "last", "worker": "process 7 on there"}))
     view = Shown()
     api.load(path).train(out, progress=view)
-    assert Event(0, "notice", text="process 7 on there ended in stage last of baseline, which is tried again") in (
-        view.events
-    )
+    text = "process 7 on there ended in stage last of baseline, which is tried again"
+    hint = "; should the job end its process, --workers 1 lets the others go on"
+    assert Event(0, "notice", text=text + hint) in view.events
+    status.write_text(json.dumps(content | {"state": "running", "stage": "last", "worker": "process 7 on there"}))
+    view = Shown()
+    api.load(path).train(out, progress=view, workers=1)
+    assert Event(0, "notice", text=text) in view.events
     assert signal.getsignal(signal.SIGINT) is before
