@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from paren.experiment.store.store import Store
 from paren.ir.op import Array
 from paren.ir.program import DataForm, Program, Value
 from paren.text.json import Json
-from paren.train.progress import ProgressView
 
 DATA = "data"
 
@@ -96,12 +95,12 @@ def check_unchanged(program: Program, asked: Path | None, data: Dataset) -> None
             raise file_changed(" or ".join(map(str, form.arguments)), form.span)
 
 
-def read_data(program: Program, asked: Path | None, view: ProgressView) -> Dataset:
+def read_data(program: Program, asked: Path | None, notice: Callable[[str], None]) -> Dataset:
     """Data that no function makes, where they lie. Raises what is wrong with them as files."""
     cache = read_environment().cache / "data"
-    data = open_data(program.data, root=data_root(program, asked), cache=cache, announce=view.notice)
+    data = open_data(program.data, root=data_root(program, asked), cache=cache, announce=notice)
     for note in data.notes:
-        view.notice(note)
+        notice(note)
     return data
 
 

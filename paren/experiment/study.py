@@ -86,6 +86,7 @@ class _Study:
         missing = [each.job for each in standings if each.model is None and not launch.trains]
         left = [each.job for each in standings if not each.finished and (each.model is not None or launch.trains)]
         before = self._ended_attempts(left)
+        check_jobs([each.job for each in standings if each.model is None and launch.trains], trainer.check)
         if launch.analyzes and left:
             check_analyses(left, self.functions)
         if launch.analyzes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +20,20 @@ from paren.experiment.store.declared_files import digest_of_content
 from paren.experiment.store.recipe import Recipe, as_json
 from paren.experiment.store.store import Store
 from paren.experiment.worker_places import own_place
+from paren.forecast.stacking import check_degree
 from paren.ir.program import DataForm
 from paren.parallel.topology import Patience, Topology
-from paren.run import How, Run, device_identity, package_versions, start_ranks, train_program
+from paren.run import How, Run, device_identity, package_versions, shared_program, start_ranks, train_program
 from paren.runtime.device import Device, open_device
 from paren.runtime.memory import Available, usable_memory
 from paren.text.errors import ParenError
 from paren.text.json import Json
-from paren.train.experiment import RunOptions
+from paren.train.experiment import RunOptions, first_weights
 from paren.train.loop import COMPLETE
 from paren.train.progress import ProgressView, Silent
 from paren.train.run import NOTHING_TO_DO, Outcome
 from paren.train.signals import StopSignals
+from paren.train.start_from import check_weights
 
 MODEL = "model"
 OTHER_EXPERIMENT = "E-RUN-002"
@@ -95,23 +98,39 @@ class Trainer:
             return recipe.key
         same = said_of(job.program.data)
         if same not in self._identities:
-            self._identities[same] = self._read(job, Silent()).identity
+            self._identities[same] = self._read(job, self.store.notice).identity
         return self._identities[same]
 
     def data(self, job: Job, view: ProgressView) -> Dataset:
         """The data of a job, checked. Raises what is wrong with them."""
         program, sources = job.program, self.functions.sources
         recipe = data_recipe(program, self.root, sources)
-        data = self._read(job, view) if recipe is None else make_data(program, recipe, self.store, self.root, sources)
+        data = (
+            self._read(job, view.notice)
+            if recipe is None
+            else make_data(program, recipe, self.store, self.root, sources)
+        )
         check_data(data, program.bounds, program.run, cache=read_environment().cache / "data")
         return data
 
-    def _read(self, job: Job, view: ProgressView) -> Dataset:
+    def check(self, job: Job) -> None:
+        """Raises what a training of the job would refuse, as far as that is known before any is planned, and before a
+        function makes data."""
+        program = shared_program(job.program, self.topology)
+        if self.how.stacking is not None:
+            check_degree(program, self.how.stacking)
+        if program.data.kind != "python":
+            self.data(job, Silent())
+        if (weights := first_weights(program.path, program.run)) is not None:
+            types = {slot.name: slot.type for slot in program.parameters}
+            check_weights(weights, program.run.start_names, types, program.run.spans.get("from"))
+
+    def _read(self, job: Job, notice: Callable[[str], None]) -> Dataset:
         """Data that no function makes. The last ones stay open: the next job often has the same."""
         same = said_of(job.program.data)
         if self._last is None or self._last[0] != same:
             self._last = None
-            self._last = same, read_data(job.program, self.root, view)
+            self._last = same, read_data(job.program, self.root, notice)
         return self._last[1]
 
     def renew_device(self) -> None:
@@ -131,7 +150,7 @@ class Trainer:
 
     def recipe(self, job: Job, data_key: str) -> Recipe:
         """What the model of a job is made from."""
-        how, run = self.how, job.program.run
+        how = self.how
         computing = device_identity(self.device, how.patterns, self.topology)
         if how.tf32:
             computing["tf32"] = True
@@ -143,10 +162,9 @@ class Trainer:
             "device": computing,
             "versions": self._versions(),
         }
-        if run.start_from is not None:
-            weights = Path(job.program.path).parent / run.start_from
-            if weights.is_file():  # a start says what is wrong with it
-                parts["weights"] = digest_of_content(weights)
+        weights = first_weights(job.program.path, job.program.run)
+        if weights is not None and weights.is_file():  # `check` says what is wrong with it
+            parts["weights"] = digest_of_content(weights)
         settings = {name: as_json(value) for name, value in job.settings.items()}
         return Recipe(MODEL, MODEL, parts, {"settings": settings})
 

@@ -128,16 +128,15 @@ def shrink(candidate: Candidate, limit: int) -> Candidate:
     return Candidate(candidate.program, plans, memory_of(candidate.program, plans))
 
 
-def forced_candidate(first: Candidate, stacking: int) -> Candidate:
-    """The candidate of a degree that was asked for. Raises E-MEM-003 for one that does not divide the microbatches."""
-    run = first.program.run
-    known = degrees(first.program)
+def check_degree(program: Program, stacking: int) -> None:
+    """Raises E-MEM-003 for a degree that does not divide the microbatches."""
+    run, known = program.run, degrees(program)
     if stacking not in known:
         why = (
             "is not 1, and :reproducible-over needs every microbatch alone"
             if run.reproducible_over is not None
-            else f"does not divide the {count_of(run.microbatches // first.program.ranks, 'microbatch')} of "
-            + ("a batch" if first.program.ranks == 1 else "each rank")
+            else f"does not divide the {count_of(run.microbatches // program.ranks, 'microbatch')} of "
+            + ("a batch" if program.ranks == 1 else "each rank")
         )
         raise ParenError(
             "E-MEM-003",
@@ -145,6 +144,11 @@ def forced_candidate(first: Candidate, stacking: int) -> Candidate:
             run.spans.get("microbatches"),
             fix=f"use {_either(known)}, or leave it out",
         )
+
+
+def forced_candidate(first: Candidate, stacking: int) -> Candidate:
+    """The candidate of a degree that was asked for. Raises what `check_degree` raises."""
+    check_degree(first.program, stacking)
     return first if stacking == 1 else make_candidate(first, stacking)
 
 

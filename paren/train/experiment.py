@@ -50,8 +50,13 @@ class Experiment:
 
     @property
     def weights(self) -> Path | None:
-        """The file of `:from`, relative to the program's."""
-        return Path(self.path).parent / self.run.start_from if self.run.start_from is not None else None
+        """The file of the first weights, where the run names one."""
+        return first_weights(self.path, self.run)
+
+
+def first_weights(path: str, run: RunForm) -> Path | None:
+    """The file of `:from`, relative to the program's, which is at `path`."""
+    return Path(path).parent / run.start_from if run.start_from is not None else None
 
 
 def show_option(value: object) -> str:

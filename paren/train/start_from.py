@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+from paren.ir.types import TensorType
 from paren.runtime.array import AnyArray
 from paren.text.errors import ParenError, Report, did_you_mean, system_reason
 from paren.text.source import Span
@@ -21,27 +24,43 @@ def load_weights(
     `names`: (name in the file, parameter) pairs where they differ. Raises E-START-001 if the file cannot be read,
     else E-START-002 for each parameter or pair that does not fit, all at once, before any parameter is changed.
     """
+    with _opened(path, span) as (file, entries):
+        sources = _match(path, entries, names, parameters, span)
+        read_places(file, [(entries[name].begin, parameters[parameter]) for parameter, name in sources.items()])
+    return sorted(entries.keys() - set(sources.values()))
+
+
+def check_weights(
+    path: Path, names: Iterable[tuple[str, str]], types: Mapping[str, TensorType], span: Span | None
+) -> None:
+    """Raises what `load_weights` would raise for parameters of these types, as far as the file's header shows it."""
+    with _opened(path, span) as (_, entries):
+        _match(path, entries, names, types, span)
+
+
+@contextmanager
+def _opened(path: Path, span: Span | None) -> Iterator[tuple[BinaryIO, Mapping[str, Entry]]]:
+    """The file with what its header lists. Raises E-START-001, also for what is found wrong while it is read."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            entries, _, _ = read_header(file, size)
-            sources = _match(path, entries, {parameter: name for name, parameter in names}, parameters, span)
-            read_places(file, [(entries[name].begin, parameters[parameter]) for parameter, name in sources.items()])
+            yield file, read_header(file, size)[0]
     except OSError as error:
         reason = f"the weights {path} cannot be read ({system_reason(error)})"
         raise ParenError("E-START-001", reason, span, fix=FIX) from error
     except MalformedFile as error:
         raise ParenError("E-START-001", f"{path} is no safetensors file: {error}", span, fix=FIX) from error
-    return sorted(entries.keys() - set(sources.values()))
 
 
 def _match(
     path: Path,
     entries: Mapping[str, Entry],
-    renamed: Mapping[str, str],
-    parameters: Mapping[str, AnyArray],
+    names: Iterable[tuple[str, str]],
+    parameters: Mapping[str, AnyArray] | Mapping[str, TensorType],
     span: Span | None,
 ) -> dict[str, str]:
+    """The tensor of the file that each parameter takes."""
+    renamed = {parameter: name for name, parameter in names}
     report = Report()
     for parameter in renamed:
         with report.collect():

@@ -375,18 +375,6 @@ def test_workers_that_ask_for_the_same_data_make_them_once(tmp_path: Path) -> No
     assert calls.read_text() == "called\n"
 
 
-def test_data_that_are_too_few_for_one_configuration(tmp_path: Path) -> None:
-    """Data of files are read at the launch, and checked by each job for itself."""
-    path, out = write_study(tmp_path / "s", "(def batch 8) (defsweep (batch 80))"), tmp_path / "out"
-    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
-    path.write_text(path.read_text().replace(":batch 8", ":batch batch"))
-    read_from_arrays(path, "d.npz")
-    with pytest.raises(ParenError) as raised:
-        train(path, out)
-    assert "split train has 40 samples, fewer than one batch of 80" in raised.value.notes[0].message
-    assert states(out) == {"baseline/all": "done", "batch-80/all": "failed"}
-
-
 @pytest.mark.parametrize(("state", "tried"), [("running", False), ("failed", True)])
 def test_a_job_that_fails_elsewhere_meanwhile_is_not_tried_again(tmp_path: Path, state: str, tried: bool) -> None:
     """One that another worker was at when this launch began has had its try; one that had failed before has not."""

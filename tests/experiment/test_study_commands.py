@@ -231,7 +231,7 @@ def test_lines_of_progress(tmp_path: Path) -> None:
     view.show(Event(2, "waiting", "training"))
     view.end()
     assert re.sub(r"[0-9.]+ s\n", "T s\n", stream.getvalue()) == (
-        "1 of 3 jobs are done already\n"
+        "1 of 3 jobs is done already\n"
         "the cache is full\n"
         "[2/3] rate 0.001: done in T s\n"
         "printed\nprinted\n"
