@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.environment import read_environment
@@ -29,8 +29,9 @@ class Launch:
 
     @property
     def topology(self) -> Topology:
-        """The ranks or workers that the environment asks for. Raises E-JOB-003 and E-JOB-005 for what torchrun's
-        processes cannot do, E-JOB-006 for options that contradict each other."""
+        """The ranks or workers that the environment asks for. Where torchrun's processes are to train each model
+        together, they are none of its members: the first starts ranks for each training. Raises E-JOB-003 and E-JOB-005
+        for what torchrun's processes cannot do, E-JOB-006 for options that contradict each other."""
         device = self.how.device
         topology = find_topology(read_environment().ranks, visible_devices(device), ordinal_of(device))
         if self.workers is not None and self.parallel == DDP:
@@ -47,13 +48,15 @@ class Launch:
                 "--workers starts processes, and torchrun has started them already",
                 fix="leave out --workers, and give --parallel jobs",
             )
-        if self.parallel != JOBS:
+        if self.parallel == JOBS:
+            return topology
+        if topology.nodes > 1:
             raise ParenError(
                 "E-JOB-005",
-                "the processes of torchrun cannot share each training of a study",
-                fix="give --parallel jobs, or start without torchrun, with the devices in PAREN_DEVICES",
+                f"torchrun's processes on {topology.nodes} nodes cannot share each training of a study",
+                fix="give --parallel jobs, or start torchrun on one node",
             )
-        return topology
+        return replace(topology, member=None)
 
     @property
     def apart(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.environment import OF_RANKS, inherited_variables, read_environment
+from paren.environment import leads as is_first
 from paren.experiment.idle import idle_factors, made_of
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, announce_job, read_job_status, write_study
@@ -76,6 +77,8 @@ class _Study:
     def run(self) -> StudyRun:
         launch, root = self.launch, self.launch.out
         topology = launch.topology
+        if topology.member is None and not is_first():
+            return StudyRun(root, 0, 0, 0)  # torchrun's first process starts the ranks of each training
         leads = topology.member is None or topology.member.rank == 0
         view = self.view if leads else SilentStudy()
         store = Store(root, notice=view.notice)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
+from paren.environment import AGENT_FILE
 from paren.parallel.failure import Failure, describe_end, read_failure
 from paren.parallel.meet import Stopped, leave, leave_failed, lost, meet
 from paren.parallel.sign import INTERVAL, NEVER, OVER, read_sign, read_stopped, tell_stopped
@@ -107,7 +108,7 @@ def _start(
     }
     process = subprocess.Popen(
         list(command),
-        env={name: value for name, value in variables.items() if name not in OF_NODES} | own,
+        env={name: value for name, value in variables.items() if name not in (*OF_NODES, AGENT_FILE)} | own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # the launcher says where the run is
         stderr=None if number == 0 else said,

@@ -30,10 +30,10 @@ register(
 )
 register(
     "E-JOB-005",
-    "a study under torchrun without --parallel jobs",
-    "The processes that torchrun starts can take whole jobs, each on its own device; they cannot share each training "
-    "of a study.",
-    "Give `--parallel jobs`, or start without torchrun: paren then starts the ranks of each training itself.",
+    "a study under torchrun on several nodes without --parallel jobs",
+    "The processes that torchrun starts on several nodes can take whole jobs, each on its own device; they cannot "
+    "share each training of a study.",
+    "Give `--parallel jobs`, or start torchrun on one node.",
 )
 register(
     "E-JOB-006",

@@ -124,15 +124,35 @@ def test_several_devices_train_each_model_together(tmp_path: Path, monkeypatch: 
     assert view.events == []
 
 
+def test_processes_of_torchrun_train_each_model_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first starts the ranks, of which the store is its own: nobody listens at torchrun's port."""
+    product = '(defproduct total (python "total.py" total) :needs (model))'
+    path, out = write_study(tmp_path / "s", "(defcohort (replica 3 4))" + product), tmp_path / "out"
+    (tmp_path / "s" / "total.py").write_text(
+        "def total(model):\n    return {'total': sum(float(each.sum()) for each in model.parameters().values())}\n"
+    )
+    ranks = [Command(["run", path, "--out", out], os.environ | rank(number)) for number in range(2)]
+    said = [process.communicate() for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert [text for text, _ in said] == [f"{out}\n", ""]
+    assert set(states(out).values()) == {"done"}
+    monkeypatch.setenv("PAREN_DEVICES", "0,1")
+    api.load(path).run(tmp_path / "listed")
+    assert weights(out) == weights(tmp_path / "listed")
+    view = Shown()
+    assert api.load(path).run(out, progress=view).done == 2
+    assert view.events == []
+
+
 def test_what_processes_of_torchrun_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in rank(0).items():
+    for name, value in (rank(0) | {"WORLD_SIZE": "4"}).items():
         monkeypatch.setenv(name, value)
     how = How("cpu")
     with pytest.raises(ParenError) as raised:
         _ = Launch(tmp_path, how).topology
     assert str(raised.value) == (
-        "E-JOB-005: the processes of torchrun cannot share each training of a study\n"
-        "  fix: give --parallel jobs, or start without torchrun, with the devices in PAREN_DEVICES"
+        "E-JOB-005: torchrun's processes on 2 nodes cannot share each training of a study\n"
+        "  fix: give --parallel jobs, or start torchrun on one node"
     )
     with pytest.raises(ParenError) as raised:
         _ = Launch(tmp_path, how, workers=2, parallel="jobs").topology
