@@ -95,6 +95,7 @@ class Preparation:
             data=self.splits(candidate),
             make_engine=lambda: self._make_engine(candidate, choice.told),
             annotations={"stacking": choice.told} if choice.told else {},
+            peak={"peak_graph": candidate.memory.peak_graph, "peak_place": candidate.memory.peak_place},
         )
 
     def _choose(self, stored: Json, free: Available) -> Choice:

@@ -208,12 +208,14 @@ class SplitData:
 @dataclass(frozen=True)
 class Prepared:
     """What a start trains with. `identity`: device and layout, as far as they decide about bits. `annotations`: kind ->
-    values of lines that the metrics of a new run begin with."""
+    values of lines that the metrics of a new run begin with. `peak`: `peak_graph` and `peak_place`, where the memory
+    plan has most alive."""
 
     identity: Mapping[str, Json]
     data: TrainingData
     make_engine: Callable[[], Engine]
     annotations: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    peak: Mapping[str, Json] = field(default_factory=dict)
 
 
 def total_steps(run: RunForm, steps_per_epoch: int) -> int:

@@ -173,7 +173,8 @@ class Start:
             size = resumed.manifest.metrics_bytes if resumed and own else metrics.length(out / metrics.FILE, state.step)
             lines = closing.enter_context(MetricsWriter(out / metrics.FILE, size if resumed else 0))
             if not lines.size:
-                lines.annotate(state.step, "memory", **engine.memory(), saves_while_training=engine.copies_state)
+                saves = engine.copies_state
+                lines.annotate(state.step, "memory", **engine.memory(), **prepared.peak, saves_while_training=saves)
                 for kind, values in prepared.annotations.items():
                     lines.annotate(state.step, kind, **values)
             if resumed and not own:

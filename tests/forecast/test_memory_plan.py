@@ -102,6 +102,9 @@ def test_a_run_takes_what_was_planned(tmp_path: Path) -> None:
     assert planned > 40 << 20
     (annotation,) = [each for each in read_annotations(tmp_path / "out") if each["annotation"] == "memory"]
     assert (annotation["planned"], annotation["saves_while_training"]) == (planned, True)
+    memory = memory_of(program, plans)
+    place = memory.peak_place.rpartition("/")[2]  # the file had another path here
+    assert (annotation["peak_graph"], annotation["peak_place"]) == (memory.peak_graph, place)
     for peak in (inside, outside):
         assert abs(peak / planned - 1) < 0.03, (inside, outside, planned)
 
