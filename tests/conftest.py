@@ -15,6 +15,7 @@ from paren.runtime import stored_plans
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell lets what it starts in the background ignore
 LIMIT = 900  # seconds, of which none takes more than a few on a machine that has time
 
 

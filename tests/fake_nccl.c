@@ -124,7 +124,7 @@ int ncclGroupEnd(void) {
       if (done > 0) each->at += done, each->left -= done, moved = 1;
     }
     if (!left) return SUCCESS;
-    if (comm->aborted) return REMOTE;
+    if (comm->aborted) return said[0] = 0, REMOTE;
     if (comm->lost) return snprintf(said, sizeof said, "the connection broke"), REMOTE;
     if (!moved) usleep(100);
   }

@@ -22,6 +22,7 @@ LONG = ("--set", "epochs=2000", "--set", "evaluate=3")  # longer than any test
 END = 40  # steps that a long run is compared after
 Started = Command | subprocess.Popen[str]
 HOST = socket.gethostname()
+ENDED = "(waited for it|ends with it)"  # a rank that others of a run that has failed left first is not waiting any more
 CACHE = tempfile.TemporaryDirectory(prefix="paren-cache-")  # of all runs, as most compile the same
 FAULTS = Path(__file__).parents[1] / "faults"
 ROWS = """

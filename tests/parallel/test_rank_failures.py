@@ -13,6 +13,7 @@ import pytest
 from rank_processes import free_port
 from rank_runs import (
     END,
+    ENDED,
     HOST,
     LIMIT,
     LONG,
@@ -299,10 +300,10 @@ def test_under_torchrun_the_ranks_watch_each_other(file: Path, long: Path, fault
     rank, place = fault.split("@")[1][0], "in step 3" if "step" in fault else "after step 3"
     lines = [line for line in said.splitlines() if line.startswith("E-DP-008: ")]
     named = f"E-DP-008: rank {rank} on {HOST} failed {place}"
-    assert lines
+    assert lines, said
     assert all(
-        re.fullmatch(rf"{re.escape(named)}.*: {re.escape(cause)} \(rank \d waited for it\)", each) for each in lines
-    )
+        re.fullmatch(rf"{re.escape(named)}.*: {re.escape(cause)} \(rank \d {ENDED}\)", each) for each in lines
+    ), lines
     assert not running(out)
 
 
