@@ -208,7 +208,7 @@ class Experiment:
         writes `report/trace.json`, and tells where the time of a step goes. `stacking` is the number of microbatches
         that one call of the training graph takes; without it, paren chooses. Without `patterns`, large values are kept
         whole, none is made again, and products run apart from the kernels after them; results agree to rounding.
-        `tf32` lets CUDA round the operands of float32 products to TF32.
+        `tf32` lets CUDA round the operands of float32 products of matrices to TF32.
         """
         how = self._how(device, threads, data_root, stacking, patterns, tf32, profile)
         if self.is_study and not single:

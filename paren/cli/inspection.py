@@ -79,7 +79,7 @@ def explain(
     tf32: Tf32 = False,
     json: Json = False,
 ) -> None:
-    """Report what a run would do: memory, predicted time, kernels and products, and which patterns apply.
+    """Report what a run would do: memory, predicted time, what runs, and which patterns apply.
 
     Compiles the kernels of a device that is there; trains nothing and reads no data.
     """

@@ -53,7 +53,8 @@ Stacking = Annotated[
 Tf32 = Annotated[
     bool,
     typer.Option(
-        "--tf32", help="CUDA only: round operands of float32 products to TF32 (10 bits), several times faster."
+        "--tf32",
+        help="CUDA only: round operands of float32 products of matrices to TF32 (10 bits), several times faster.",
     ),
 ]
 
@@ -70,7 +71,7 @@ Patterns = Annotated[
     typer.Option(
         "--patterns",
         metavar="on|off",
-        help="off: keep large values whole, make none again, run products apart from the kernels after them; "
+        help="off: keep large values whole, make none again, run products of matrices apart from what follows; "
         "results agree to rounding.",
         show_default=False,
     ),

@@ -63,7 +63,7 @@ RUN_KEYS = (
         "`off`, `bfloat16` or `float16`",
         "off",
         "",
-        "Off computes in float32. Else products take short floats; parameters and sums stay in float32.",
+        "Off computes in float32. Else products of matrices take short floats; parameters and sums stay in float32.",
     ),
     RunKey(
         "evaluate-every",

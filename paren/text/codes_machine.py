@@ -50,7 +50,7 @@ register(
 register(
     "E-DEV-014",
     "TF32 without CUDA",
-    "--tf32 lets CUDA round the operands of float32 products to TF32, of 10 bits. No other device does it.",
+    "--tf32 lets CUDA round the operands of float32 products of matrices to TF32, of 10 bits. No other device does it.",
     "Leave out --tf32, or use the device cuda.",
 )
 register(
