@@ -89,6 +89,24 @@ def test_graphs_mean_what_the_kernels_do(activation: Activation, precision: str)
     assert package.streams == [7]
 
 
+def test_a_graph_stores_an_infinity_where_a_sum_leaves_the_range_of_float16() -> None:
+    """Where the scaler of the loss looks for it: the sum itself is in range, in float32."""
+    plan = on_cards(network(gelu, precision="float16"))
+    graphs = EpilogueGraphs(cudnn_of(Package()))
+    epilogue = epilogues_of(plan)[plan.epilogues[0]]
+    ours, theirs = buffers_of(plan, epilogue), buffers_of(plan, epilogue)
+    for buffers in (ours, theirs):
+        for matrix in (epilogue.product.a, epilogue.product.b):
+            buffers[matrix.buffer] *= 100
+    graphs.prepare(epilogue)
+    graphs.run(epilogue, {id: int(array.ctypes.data) for id, array in ours.items()})
+    join(epilogue, lambda id, size, dtype: theirs[id][:size])
+    result, wanted = (np.float32(buffers[epilogue.launch.writes[0]]) for buffers in (ours, theirs))
+    np.testing.assert_allclose(result, wanted, rtol=1e-2, atol=1e-3)
+    assert np.isposinf(result).any()
+    assert np.isfinite(result).any()
+
+
 def test_what_is_not_finite_stays_in_a_maximum() -> None:
     plan = on_cards(network(relu))
     graphs = EpilogueGraphs(cudnn_of(Package()))
