@@ -3,6 +3,8 @@ as it is with two steps. And several trainings, one after another, on one card."
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from safetensors.numpy import load_file
 import paren
 from paren import run
 from paren.plan.epilogue import Epilogue
+from paren.runtime.array import DeviceArray
 from paren.runtime.cuda.device import CudaDevice
 from paren.text.json import Json
 
@@ -122,6 +125,27 @@ def test_the_scaler_sees_what_leaves_the_range_in_one_step(file: Path, monkeypat
     for out in (one, two):  # three steps consumed their batches and changed nothing
         first, third, fourth = (parameters(out, step) for step in (1, 3, 4))
         assert first == third != fourth
+
+
+def test_the_card_has_its_memory_back_when_a_training_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, as the next one is planned by what is free: no search for cycles is needed."""
+    device, _ = opened()
+    allocate = CudaDevice.allocate
+    held: list[int] = []
+
+    def watched(self: CudaDevice, size: int) -> DeviceArray:
+        array = allocate(self, size)
+        weakref.finalize(array.owner, held.remove, size)
+        held.append(size)
+        return array
+
+    monkeypatch.setattr(CudaDevice, "allocate", watched)
+    gc.disable()
+    try:
+        train(file, "out", device)
+        assert held == []
+    finally:
+        gc.enable()
 
 
 def test_trainings_one_after_another_on_one_card_are_those_on_cards_of_their_own(file: Path) -> None:

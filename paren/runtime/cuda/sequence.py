@@ -98,16 +98,21 @@ class _Graph:
 
 
 class _Guarded:
-    """Work with flags: a word `ended` and, on eight bytes, the number of whole repetitions, in `words` (uint8[64])."""
+    """Work with flags: a word `ended` and, on eight bytes, the number of whole repetitions, in `words` (uint8[64]).
+
+    No work refers to this object: what a run holds of a card goes back when the run ends, and not at the next search for
+    cycles.
+    """
 
     def __init__(self, driver: Driver, builtin: dict[str, object], words: DeviceArray, works: Sequence[Work]) -> None:
         self._driver = driver
         self._begin = builtin[BEGIN]
         self._words = words
         self._ended, self._count = words.address, words.address + 8
+        repetitions = self._count
 
         def count(ended: int) -> None:
-            driver.launch(builtin[COUNT], 1, 1, (ended, 0, 1, self._count))
+            driver.launch(builtin[COUNT], 1, 1, (ended, 0, 1, repetitions))
 
         self._graph = _Graph(driver, [*works, Work(lambda: None, issue=count)], self._ended)
 
