@@ -27,6 +27,7 @@ from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.parallel.tree import sum_as_tree
 from paren.runtime.array import AnyArray, AnyBytes, on_host
+from paren.runtime.link import Sums
 from paren.runtime.memory import allocate
 from paren.text.size import show_bytes
 
@@ -48,29 +49,6 @@ class Mover(Protocol):
     def swap(self, sent: Sequence[AnyArray], received: Sequence[AnyArray]) -> None:
         """`sent[i]` goes to rank i of the group, and what that sends to this rank fills `received[i]`, which is as
         long. What is at this rank's own place stays where it is. Bytes."""
-
-
-class Sums(Protocol):
-    """The arithmetic of an exchange, on arrays of one kind. `others` holds what the other ranks of a group of n sent,
-    row after row in their order; `own` is this rank's, which has the number `place`. `weight`: what sums are divided
-    by later; with None nothing is carried."""
-
-    def allocate(self, size: int) -> AnyBytes:
-        """Bytes, all 0."""
-
-    def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None:
-        """Replaces float32 by the sum over the ranks, in their order or as a tree."""
-
-    def round(self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None) -> None:
-        """Fills `rounded`, bfloat16, with a share and what is carried for it, both float32. What that takes off goes
-        into `rest`, which may be `carried`."""
-
-    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None) -> None:
-        """Replaces bfloat16 by the sum over the ranks in their order; what rounding takes off it, `rest` gets too."""
-
-    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None:
-        """Fills `own` with a rounded share, and divides the rest, which is to be carried for it. Of what is not finite,
-        nothing is to be added to later sums."""
 
 
 class HostSums:

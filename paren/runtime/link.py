@@ -1,4 +1,4 @@
-"""What moves arrays from device to device among the ranks of a run, without the hosts, and adds them there."""
+"""The arithmetic of sums over ranks, and what moves arrays from device to device without the hosts, and adds them there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,32 @@ class LinkLost(Exception):
     """The devices could not be connected, or another rank left in the middle of an exchange."""
 
 
-class Link(Protocol):
-    """One rank's device among those of all ranks. Work is started and not waited for: it runs in order, beside what the
-    device computes, and `follow` says after what of that.
+class Sums(Protocol):
+    """The arithmetic of an exchange, on arrays of one kind. `others` holds what the other ranks of a group of n sent,
+    row after row in their order; `own` is this rank's, which has the number `place`. `weight`: what sums are divided
+    by later; with None nothing is carried."""
 
-    The arithmetic is that of `paren.parallel.exchange.Sums`.
-    """
+    def allocate(self, size: int) -> AnyBytes:
+        """Bytes, all 0."""
+
+    def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None:
+        """Replaces float32 by the sum over the ranks, in their order or as a tree."""
+
+    def round(self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None) -> None:
+        """Fills `rounded`, bfloat16, with a share and what is carried for it, both float32. What that takes off goes
+        into `rest`, which may be `carried`."""
+
+    def add_rounded(self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None) -> None:
+        """Replaces bfloat16 by the sum over the ranks in their order; what rounding takes off it, `rest` gets too."""
+
+    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None:
+        """Fills `own` with a rounded share, and divides the rest, which is to be carried for it. Of what is not finite,
+        nothing is to be added to later sums."""
+
+
+class Link(Sums, Protocol):
+    """One rank's device among those of all ranks. Work is started and not waited for: it runs in order, beside what the
+    device computes, and `follow` says after what of that."""
 
     unused: str  # why arrays go through the hosts although there is one, as a line of a report; empty if they do not
 
@@ -65,18 +85,3 @@ class Link(Protocol):
 
     def read(self, array: AnyArray) -> float:
         """The value of an array of one element, after what was started here."""
-
-    def allocate(self, size: int) -> AnyBytes:
-        """As the device's."""
-
-    def add(self, own: AnyArray, others: AnyArray, place: int, tree: bool) -> None: ...
-
-    def round(
-        self, own: AnyArray, carried: AnyArray, rest: AnyArray, rounded: AnyArray, weight: float | None
-    ) -> None: ...
-
-    def add_rounded(
-        self, own: AnyArray, others: AnyArray, place: int, rest: AnyArray, weight: float | None
-    ) -> None: ...
-
-    def widen(self, rounded: AnyArray, own: AnyArray, rest: AnyArray, weight: float | None) -> None: ...
