@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 from paren.environment import GLOO_INTERFACE
@@ -106,14 +106,22 @@ def _make_groups(topology: Topology, member: Member, store: Store, heart: Heart)
 
 
 def _give_heart(topology: Topology, member: Member, store: Store, parent: int | None) -> Heart:
-    """The heart of this rank. Where no launcher of paren's watches, ranks do: each whether the next one lives, and the
-    first whether any is stuck."""
-    rank, count = member.rank, topology.ranks
+    """The heart of this rank. Where no launcher of paren's watches, ranks do."""
+    rank = member.rank
     if member.launcher is not None:
         return Heart(rank, store, parent)
-    watched = range(count) if rank == 0 else [(rank + 1) % count]
+    watched = watched_by(rank, topology.ranks, len(topology.devices))
     watch = Watch(store, watched, topology.patience, say if rank == 0 else None, near=True)
     return Heart(rank, store, parent, watch, say)
+
+
+def watched_by(rank: int, ranks: int, here: int) -> Sequence[int]:
+    """The ranks that one looks after, of nodes of `here` ranks: the first all of them, as it says who is stuck; each
+    other the next one, and the next one of its node, whose process it sees even where that never gave a sign."""
+    if rank == 0:
+        return range(ranks)
+    node = rank // here * here
+    return sorted({(rank + 1) % ranks, node + (rank + 1 - node) % here} - {rank})
 
 
 def say(text: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import paren.parallel.watch
 from paren.parallel.failure import read_failure
+from paren.parallel.join import watched_by
 from paren.parallel.sign import EVALUATING, NEVER, OVER, PREPARING, TRAINING, Place, Sign
 from paren.parallel.topology import Patience
 from paren.parallel.watch import Watch
@@ -116,6 +117,18 @@ def test_a_rank_whose_process_ended_is_named_sooner() -> None:
     scene.silent = {2}
     scene.pass_seconds(5)
     assert scene.failure == f"rank 2 on {here.host} failed in step 5: its process is gone"
+
+
+@pytest.mark.parametrize(("ranks", "here"), [(2, 2), (4, 4), (4, 2), (6, 3), (3, 1), (2, 1)])
+def test_ranks_without_a_launcher_look_after_each_other(ranks: int, here: int) -> None:
+    """Each after the next one; and after each some rank of its node does, if it is not alone there: others do not see
+    its process before it gave a sign."""
+    watched = {rank: watched_by(rank, ranks, here) for rank in range(ranks)}
+    for rank in range(ranks):
+        assert (rank + 1) % ranks in watched[rank]
+        near = [other for other in range(ranks) if other != rank and other // here == rank // here]
+        assert not near or any(rank in watched[other] for other in near)
+        assert rank == 0 or rank not in watched[rank]
 
 
 def test_a_rank_that_is_frozen_before_its_first_sign_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,8 @@ class _Graph:
 class _Guarded:
     """Work with flags: a word `ended` and, on eight bytes, the number of whole repetitions, in `words` (uint8[64]).
 
-    No work refers to this object: what a run holds of a card goes back when the run ends, and not when cycles are looked
-    for the next time.
+    No work refers to this object: what a run holds of a card goes back when the run ends, and not when cycles are next
+    looked for.
     """
 
     def __init__(self, driver: Driver, builtin: dict[str, object], words: DeviceArray, works: Sequence[Work]) -> None:
