@@ -1,4 +1,4 @@
-"""The arithmetic of sums over ranks, and what moves arrays from device to device without the hosts, and adds them there."""
+"""The arithmetic of sums over ranks, and what moves and adds arrays among their devices, without the hosts."""
 
 from __future__ import annotations
 
