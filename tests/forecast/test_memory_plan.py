@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import paren
+from paren.data.loader import PREFETCH
 from paren.forecast.memory import STACK, memory_of
 from paren.forecast.plans import Plans, make_plans
 from paren.ir.program import Program
@@ -19,6 +20,7 @@ from paren.ir.types import DType, TensorType
 from paren.pipeline import Planning
 from paren.plan.memory import busiest_step, top_steps
 from paren.plan.plan import Buffer, Copy, Place, Plan
+from paren.plan.traits import CUDA
 from paren.text.source import Source, Span
 from paren.train.read_run import read_annotations, read_metrics
 
@@ -168,6 +170,25 @@ def test_stacked_calls_hold_more_and_read_the_same(tmp_path: Path) -> None:
     assert parts["live"] < whole["live"]
     for part in ("parameters", "gradients", "optimizer", "averages", "products", "saving", "host"):
         assert parts[part] == whole[part]
+
+
+def test_a_rank_counts_its_part_of_a_batch_and_no_tables_of_many_steps(tmp_path: Path) -> None:
+    program = replace(paren.load(write_gpt(tmp_path), set={"microbatches": 2}).program, ranks=2)
+    example = 2 * 64 * 4
+    part = 8 * (example + 8) + 16 * 8  # 8 rows, and the indices of the batch
+    evaluation = 2 * program.evaluation_rows * (example + 8)
+    inputs = memory_of(program, make_plans(program)).parts["inputs"]
+    assert (program.calls, inputs) == (1, (PREFETCH + 1) * part + 8 * example + evaluation)
+
+
+def test_the_sums_of_a_tree_of_gradients_lie_in_host_memory(tmp_path: Path) -> None:
+    """Of 4 leaves on 2 ranks each adds 2: one sum, and the newest leaf."""
+    program = replace(paren.load(write_gpt(tmp_path), set={"microbatches": 4}).program, ranks=2)
+    tree = replace(program, run=replace(program.run, reproducible_over=4))
+    own = memory_of(program, make_plans(program)).parts["gradients"]
+    assert memory_of(tree, make_plans(tree)).parts["gradients"] == 3 * own
+    on_card = memory_of(tree, make_plans(tree, Planning(traits=CUDA)))
+    assert (on_card.parts["gradients"], on_card.host_parts["gradients"]) == (own, 2 * own)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])
