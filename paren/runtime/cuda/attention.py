@@ -82,7 +82,7 @@ class Attentions:
 
     def _refuse(self, form: object, step: Attention, refusal: Exception) -> None:
         self._refused.add(form)
-        self.notes.append(f"cuDNN does not compute {step.nodes[0]}: {first_line(refusal)}")
+        self.notes.append(f"cuDNN does not compute the attention at {step.spans[-1]}: {first_line(refusal)}")
 
     def _forward(self, step: Attention, operands: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The result and the statistics."""

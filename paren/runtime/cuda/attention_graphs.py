@@ -22,23 +22,21 @@ class AttentionGraphs:
         self._cudnn = cudnn
         self._ready: dict[Attention, Ready] = {}
 
-    def prepare(self, step: Attention) -> Ready:
-        """The graph of a step, made at the first of its form, which must not be inside of a capture. Whatever it
+    def prepare(self, step: Attention) -> None:
+        """Makes the graph of a step, at the first of its form, which must not be inside of a capture. Whatever it
         raises says that cuDNN does not compute it."""
         form = form_of(step)
         if form not in self._ready:
             self._ready[form] = self._cudnn.prepare(repr(form), lambda: self.graph(step))
-        return self._ready[form]
 
     def run(self, step: Attention, addresses: Mapping[int, int]) -> None:
         """Starts a step that was prepared; its buffers lie at these addresses."""
-        ready = self.prepare(step)
         places = {number: _place(heads, addresses) for number, heads in enumerate(step.operands)}
         results = enumerate(step.results, start=_RESULTS)
         places |= {number: _place(heads, addresses) for number, heads in results if heads is not None}
         if step.statistics is not None:
             places[_STATISTICS] = addresses[step.statistics]
-        self._cudnn.run(ready, places)
+        self._cudnn.run(self._ready[form_of(step)], places)
 
     def graph(self, step: Attention) -> Any:
         """The graph of a step, not built yet."""

@@ -222,8 +222,8 @@ class Card:
                 raise OutOfMemoryError(first_line(refusal)) from refusal
             except Exception as refusal:  # the package has exceptions of its own
                 self._refused.add(epilogue.form)
-                nodes = f"{epilogue.product.nodes[0]} with {epilogue.launch.nodes[-1]}"
-                self._notes.append(f"cuDNN does not compute {nodes}: {first_line(refusal)}")
+                what = f"the product at {epilogue.product.spans[-1]} with the kernel after it"
+                self._notes.append(f"cuDNN does not compute {what}: {first_line(refusal)}")
                 return False
         return True
 

@@ -152,7 +152,8 @@ class CudaDevice:
             try:
                 self.driver.attend(step, dict(zip(used, addresses.tolist(), strict=True)))
             except OutOfMemoryError as refusal:
-                raise self._refused(f"what the library needs for {step.nodes[0]}", refusal) from refusal
+                what = f"what the library needs for the attention at {step.spans[-1]}"
+                raise self._refused(what, refusal) from refusal
 
         return _work(issue, list(used.values()), any(cells[id].lasting for id in step.writes))
 
@@ -160,7 +161,8 @@ class CudaDevice:
         try:
             return self.driver.joins(epilogue)
         except OutOfMemoryError as refusal:
-            raise self._refused(f"what the library needs for {epilogue.product.nodes[0]}", refusal) from refusal
+            what = f"what the library needs for the product at {epilogue.product.spans[-1]}"
+            raise self._refused(what, refusal) from refusal
 
     def join(self, epilogue: Epilogue, cells: Mapping[int, Cell]) -> tuple[Task, Task]:
         used = {id: cells[id] for id in epilogue.buffers}

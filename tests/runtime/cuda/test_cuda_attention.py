@@ -143,7 +143,9 @@ def test_what_cudnn_refuses_is_computed_by_flash_attention(monkeypatch: pytest.M
     for _ in range(2):
         attentions.attend(forward, addresses)
     assert libraries.called == ["cudnn", "flash", "flash"]
-    assert attentions.notes == ["cuDNN does not compute %1 attention: cuDNN Frontend error: no engine"]
+    assert attentions.notes == [
+        "cuDNN does not compute the attention at attention.paren:1:1: cuDNN Frontend error: no engine"
+    ]
 
 
 class NoMemory:
@@ -213,7 +215,7 @@ def test_what_a_graph_of_cudnn_refuses_is_computed_in_torch(monkeypatch: pytest.
         attentions.attend(forward, addresses)
     assert libraries.called == ["cudnn", "cudnn"]
     assert len(package.made) == 1
-    assert attentions.notes == ["cuDNN does not compute %1 attention: no engine"]
+    assert attentions.notes == ["cuDNN does not compute the attention at attention.paren:1:1: no engine"]
 
 
 def test_graphs_are_those_of_the_package() -> None:

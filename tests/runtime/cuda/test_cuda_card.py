@@ -286,11 +286,11 @@ def test_a_product_that_cudnn_does_not_join_is_told_once(
 
     opened = Card(0)
     monkeypatch.setitem(vars(opened), "_epilogue_graphs", SimpleNamespace(prepare=refuse, run=refuse))
-    product, launch = SimpleNamespace(nodes=("%3 contract",)), SimpleNamespace(nodes=("%4 add", "%5 tanh"))
-    epilogue = SimpleNamespace(form="x", product=product, launch=launch)
+    epilogue = SimpleNamespace(form="x", product=SimpleNamespace(nodes=("%3 contract",), spans=("net.paren:3:5",)))
     assert not any(opened.joins(epilogue) for _ in range(2))  # type: ignore[arg-type]
     assert asked == [epilogue]
-    assert opened.notes == ("cuDNN does not compute %3 contract with %5 tanh: no engine",)
+    said = "cuDNN does not compute the product at net.paren:3:5 with the kernel after it: no engine"
+    assert opened.notes == (said,)
     with pytest.raises(InternalError) as caught:
         opened.join(epilogue, {})  # type: ignore[arg-type]
     assert str(caught.value) == "internal error in cuda: %3 contract: no engine\nMore words."

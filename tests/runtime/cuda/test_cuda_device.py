@@ -352,19 +352,23 @@ def test_memory_that_a_library_does_not_get_has_a_code(monkeypatch: pytest.Monke
     device, card = defined_device(1 << 20)
     monkeypatch.setattr(card, "attend", refuse)
     heads = Heads(0, 0, (8, 8, 8))
-    step = Attention((heads,) * 3, (heads,), None, 1, 1, 1, 1, 1, 8, False, 1.0, DType.BFLOAT16, (), ("%3 attention",))
+    step = Attention(
+        (heads,) * 3, (heads,), None, 1, 1, 1, 1, 1, 8, False, 1.0, DType.BFLOAT16, (SPAN,), ("%3 attention",)
+    )
     task = device.attend(step, {0: Cell(array(device, (8,), DType.BFLOAT16))})
     for run in (task.run, device.sequence([task, task])):
         with pytest.raises(ParenError) as caught:
             run()
         assert caught.value.code == "E-MEM-002"
-        wanted = "what the library needs for %3 attention could not be allocated, 1 MiB are free"
+        wanted = f"what the library needs for the attention at {SPAN} could not be allocated, 1 MiB are free"
         assert caught.value.message == wanted
     monkeypatch.setattr(card, "joins", refuse)
     with pytest.raises(ParenError) as caught:
-        device.joins(SimpleNamespace(product=SimpleNamespace(nodes=("%4 contract",))))  # type: ignore[arg-type]
+        device.joins(SimpleNamespace(product=SimpleNamespace(spans=(SPAN,))))  # type: ignore[arg-type]
     assert caught.value.code == "E-MEM-002"
-    assert caught.value.message == "what the library needs for %4 contract could not be allocated, 1 MiB are free"
+    assert caught.value.message == (
+        f"what the library needs for the product at {SPAN} could not be allocated, 1 MiB are free"
+    )
 
 
 def test_what_is_available_leaves_a_reserve() -> None:
