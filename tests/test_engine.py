@@ -12,6 +12,7 @@ from paren.data.loader import GlobalBatch, Microbatch
 from paren.engine import CompiledEngine
 from paren.forecast.plans import make_plans
 from paren.runtime.device import open_device
+from paren.runtime.native_call import MEETS, NativeCall
 
 HEAD = """
 (defdata points
@@ -38,6 +39,21 @@ def _microbatch(rows: int, y: float = 1.0) -> Microbatch:
 
 def _batch(*microbatches: Microbatch) -> GlobalBatch:
     return GlobalBatch(0, 0, np.arange(8), microbatches)
+
+
+def test_threads_of_a_small_network_meet_where_they_have_to(tmp_path: Path) -> None:
+    """Its rows stay with their threads, the loss and the sums over them included, until the gradients are added: they
+    meet there, at the norm, at what it gives, at the flag, and at the rate of the update."""
+    path = tmp_path / "net.paren"
+    net = "(defmodel net ((x float32 [2])) (mlp x [64 64 64 64] 1))\n"
+    text = HEAD + net + TAIL.format(loss="(sigmoid-cross-entropy (reshape (net x) []) y)", more="")
+    path.write_text(text.replace(":batch 8", ":batch 128"))
+    program = paren.load(path).program
+    engine = CompiledEngine(program, make_plans(program), open_device("cpu", 2))
+    engine.initialize(1)
+    engine.step(_batch(_microbatch(128)), 1)
+    assert isinstance(engine._step, NativeCall)
+    assert int(engine._step._records[:, MEETS].sum()) == 5
 
 
 @pytest.mark.parametrize(("reduce", "value"), [("mean", 3.0), ("sum", 24.0), ("max", 3.0), ("min", 3.0)])

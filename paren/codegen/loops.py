@@ -19,7 +19,7 @@ from paren.plan.index import interval
 from paren.plan.kernel import Access, Accumulate, AxisIndex, Index, Kernel, Load, Stage, Statement, Store
 
 MAP_TILE = 8192  # lanes of a tile that keeps nothing between loops
-LEAST_MAP_TILE = 512  # that it may be cut down to, where else there were less than `TILE_UNITS` units of work
+LEAST_MAP_TILE = 64  # that it may be cut down to, where else there were less than `TILE_UNITS` units of work
 WIDE_TILE = 256  # lanes that a tile with partial results on the stack aims at
 NARROW_TILE = 128  # that it may be cut down to, likewise
 TILE_UNITS = 4

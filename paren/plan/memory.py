@@ -18,6 +18,8 @@ from paren.plan.plan import Attention, Buffer, Copy, Heads, Launch, Loop, Matrix
 from paren.plan.sharing import may_share
 
 ALIGNMENT = 64  # bytes; a cache line and the widest vector
+SMALL = 1 << 11  # bytes of an allocation that shares its place with none
+ALL_SMALL, SMALL_PART = 1 << 14, 32  # bytes of all of them at most, and the part of all others that they may take
 
 
 @dataclass(frozen=True)
@@ -267,22 +269,34 @@ def _reserve(plan: Plan, lifetimes: dict[int, tuple[int, int]], fixed: Mapping[i
 
 def _assign(allocations: list[Allocation], placed: list[Placed]) -> tuple[dict[int, int], int]:
     """Offsets by size, largest first: each allocation at the lowest gap among those alive at the same time. `placed`
-    are there already, sorted by offset."""
+    are there already, sorted by offset.
+
+    Small ones lie behind all others, each for itself: where threads share the rows of large values, a sum over them
+    written into what another thread still reads would let all threads meet.
+    """
     offsets: dict[int, int] = {}
     total = max((end for _, end, _ in placed), default=0)
-    for allocation in sorted(allocations, key=lambda a: (-a.bytes, a.first, a.buffers[0])):
-        offset = 0
-        for start, end, other in placed:
-            if other.last < allocation.first or allocation.last < other.first:
-                continue
-            if start - offset >= allocation.bytes:
-                break
-            offset = max(offset, end)
-        insort(placed, (offset, offset + allocation.bytes, allocation), key=lambda entry: entry[:2])
-        total = max(total, offset + allocation.bytes)
-        for buffer in allocation.buffers:
-            offsets[buffer] = offset
+    ordered = sorted(allocations, key=lambda a: (-a.bytes, a.first, a.buffers[0]))
+    large = [allocation for allocation in ordered if allocation.bytes > SMALL]
+    for allocation in large:
+        total = max(total, _put(allocation, 0, placed, offsets))
+    room = total + min(ALL_SMALL, total // SMALL_PART)
+    for allocation in ordered[len(large) :]:
+        total = max(total, _put(allocation, total if total + allocation.bytes <= room else 0, placed, offsets))
     return offsets, total
+
+
+def _put(allocation: Allocation, offset: int, placed: list[Placed], offsets: dict[int, int]) -> int:
+    """Places an allocation at the lowest gap from `offset` on. Gives its end."""
+    for start, end, other in placed:
+        if other.last < allocation.first or allocation.last < other.first:
+            continue
+        if start - offset >= allocation.bytes:
+            break
+        offset = max(offset, end)
+    insort(placed, (offset, offset + allocation.bytes, allocation), key=lambda entry: entry[:2])
+    offsets |= dict.fromkeys(allocation.buffers, offset)
+    return offset + allocation.bytes
 
 
 def _aligned(bytes: int) -> int:

@@ -36,7 +36,7 @@ from paren.runtime.threads import default_threads
 from paren.runtime.walk import NativeWalk, Walk
 from paren.text.errors import InternalError
 
-LEAST_PART = 1 << 10  # scalar statements, or multiply-adds of products, that a thread of a team takes part for
+LEAST_PART = 1 << 7  # scalar statements, or multiply-adds of products, that a thread of a team takes part for
 POOL_WORK = 1 << 20  # the same that the fall-back's threads are started for
 WIDENED = "products of bfloat16 are computed in float32, which this processor multiplies faster"
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
