@@ -51,7 +51,8 @@ def first_candidate(
     """The plans for one microbatch a call, with values computed again if they need more than `limit` bytes. `plans`
     has those of an ordinary planning."""
     if plans is not None and planning == PLAIN:
-        made = replace(plans(), planning=planning)
+        ordinary = plans()
+        made = replace(ordinary, planning=replace(ordinary.planning, threads=planning.threads))
     else:
         made = make_plans(program, planning)
     return shrink(Candidate(program, made, memory_of(program, made)), limit)

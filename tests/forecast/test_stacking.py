@@ -16,10 +16,11 @@ import paren
 from paren.forecast import choices
 from paren.forecast.memory import memory_of
 from paren.forecast.plans import make_plans
-from paren.forecast.stacking import Candidate, choose, degrees, forced_candidate
+from paren.forecast.stacking import Candidate, choose, degrees, first_candidate, forced_candidate
 from paren.ir.program import Program
 from paren.pipeline import Planning
 from paren.plan.limits import Limits
+from paren.runtime.cache import PlanCache
 from paren.text.errors import ParenError
 from paren.train.read_run import read_annotations, read_metrics, read_weights
 
@@ -83,6 +84,16 @@ def lines(out: Path) -> list[dict[str, object]]:
     """The metrics without what is measured, and without the annotations that tell of memory and stacking."""
     read = [without_measured(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [line for line in read if line.get("annotation") not in ("memory", "stacking")]
+
+
+def test_plans_that_were_made_before_keep_what_is_said_of_their_cache(file: Path) -> None:
+    program = paren.load(file).program
+    cache = PlanCache(file.parent)
+    made = make_plans(program, Planning(cache=cache))
+    first = first_candidate(program, Planning(threads=7, cache=PlanCache(file.parent)), 1 << 40, lambda: made)
+    assert first.plans.planning.cache is cache
+    assert first.plans.planning.threads == 7
+    assert first.plans.accumulate is made.accumulate
 
 
 # What there is to choose from -----------------------------------------------------------------------------------------
