@@ -350,8 +350,8 @@ class Start:
     def _stopped(self, file: StatusFile) -> Outcome:
         file.final(status.STOPPED)
         step = file.status.step
-        saved = f"saved at step {step}: --resume latest goes on from there" if step else "stopped before step 1"
-        self.progress.notice(saved)
+        how = "the same command" if self.options.resume == "auto" else "--resume latest"
+        self.progress.notice(f"saved at step {step}: {how} goes on from there" if step else "stopped before step 1")
         return Outcome(AT_SIGNAL, self.signals.exit_code, file.status.step, self.options.out)
 
     def _tell_end(self, session: Session, ended: str) -> None:

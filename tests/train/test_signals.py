@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import training_fakes
 from metric_lines import without_measured
 from training_fakes import Trial, run_form
 
@@ -224,3 +225,19 @@ def test_a_stop_asked_before_the_engine_is_made(tmp_path, monkeypatch):
     assert (outcome.ended, outcome.exit_code, outcome.step) == ("signal", 130, 0)
     assert trial.engine is None
     assert os.path.exists(tmp_path / "run" / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("resume", "how"), [(None, "--resume latest"), ("latest", "--resume latest"), ("auto", "the same command")]
+)
+def test_a_stopped_run_says_what_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: str | None, how: str
+) -> None:
+    trial = Trial(tmp_path / "run", run_form())
+    if resume == "latest":
+        trial.start(steps=2)
+    trial.before = lambda name, step: signal.raise_signal(signal.SIGTERM) if (name, step) == ("accumulate", 5) else None
+    with StopSignals() as signals:
+        monkeypatch.setattr(training_fakes, "StopSignals", lambda: signals)
+        assert trial.start(resume=resume).exit_code == 143
+    assert trial.listener.notices[-1] == f"saved at step 5: {how} goes on from there"
