@@ -236,7 +236,7 @@ def test_a_stopped_run_says_what_goes_on_from_there(
     trial = Trial(tmp_path / "run", run_form())
     if resume == "latest":
         trial.start(steps=2)
-    trial.before = lambda name, step: signal.raise_signal(signal.SIGTERM) if (name, step) == ("accumulate", 5) else None
+    trial.before = lambda name, step: signal.raise_signal(signal.SIGTERM) if (name, step) == ("update", 5) else None
     with StopSignals() as signals:
         monkeypatch.setattr(training_fakes, "StopSignals", lambda: signals)
         assert trial.start(resume=resume).exit_code == 143
