@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paren.data.dataset import Dataset
-from paren.data.loader import WHOLE, Share
+from paren.data.loader import Share
 from paren.data.splits import TRAIN, VALIDATION
 from paren.engine import CompiledEngine
 from paren.forecast.choices import choice_key, recall, remember
@@ -44,7 +44,7 @@ from paren.runtime.memory import Available, available_memory, usable_memory
 from paren.text.errors import ParenError
 from paren.text.json import Json
 from paren.text.size import show_beside
-from paren.train.experiment import Prepared, SplitData
+from paren.train.experiment import Prepared, RunOptions, SplitData
 from paren.train.files import Files
 from paren.train.progress import ProgressView
 from paren.train.resume import tell_differences
@@ -58,23 +58,22 @@ class Preparation:
 
     `first`: the plans for one microbatch a call. `memory`: bytes that the run may take, which `memory_limit` sets;
     None: what is free. `stacking`: the degree that was asked for. `identity`: what decides about bits besides the
-    stacking. `versions`: of what computes.
+    stacking.
     """
 
     first: Candidate
     data: Dataset
     device: Device
+    options: RunOptions
+    view: ProgressView
     cache: Path
     memory: int | None
+    memory_limit: str
     stacking: int | None
     identity: Mapping[str, Json]
-    versions: Mapping[str, str]
-    out: Path
-    view: ProgressView
     profiling: Profiling | None
-    combine: Combination | None = None
-    share: Share = WHOLE
-    memory_limit: str = "PAREN_MEMORY"
+    combine: Combination | None
+    share: Share
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
@@ -134,7 +133,7 @@ class Preparation:
         known = degrees(program)
         if len(known) == 1:
             return Choice(self.first, ONLY)
-        versions, patterns = sorted(self.versions.items()), self.first.plans.planning.patterns
+        versions, patterns = sorted(self.options.versions.items()), self.first.plans.planning.patterns
         key = choice_key(program, self.device.name, self.device.target, self.device.threads, versions, patterns)
         degree = recall(self.cache, key, self.view.notice)
         if degree in known:
@@ -178,7 +177,7 @@ class Preparation:
         """The engine; the short report says what a run of it takes, and `report/lowering.json` has all of it."""
         leads = self.share.rank == 0
         if self.data.tokenizer is not None and leads:
-            self.data.tokenizer.save(self.out / TOKENIZER)
+            self.data.tokenizer.save(self.options.out / TOKENIZER)
         device = self.device
         limits = None
         if device.target:
@@ -197,7 +196,7 @@ class Preparation:
         target = present_target(device, limits, self.memory, self.memory_limit)
         compiling = compiling_since(device, compiled, reused, begin)
         report = explain(candidate.program, candidate.plans, target, compiling, device.notes, stacking)
-        report.write(self.out, Files())
+        report.write(self.options.out, Files())
         for line in report.short:
             self.view.notice(line)
         if self.profiling is not None:

@@ -209,19 +209,18 @@ def train_program(
         first,
         data,
         opened,
-        environment.cache,
-        free.bytes if ranks is not None else allowed,
-        how.stacking,
-        identity,
-        options.versions,
-        options.out,
+        options,
         view,
-        profiling,
-        combine,
-        ranks.share if ranks is not None else WHOLE,
-        free.limit if ranks is not None else "PAREN_MEMORY",
+        environment.cache,
+        memory=free.bytes if ranks is not None else allowed,
+        memory_limit=free.limit if ranks is not None else "PAREN_MEMORY",
+        stacking=how.stacking,
+        identity=identity,
+        profiling=profiling,
+        combine=combine,
+        share=ranks.share if ranks is not None else WHOLE,
     )
-    return _train(training.Experiment.of(program, run_digest(program, data)), options, preparation, ranks, signals)
+    return _train(training.Experiment.of(program, run_digest(program, data)), preparation, ranks, signals)
 
 
 def open_own(name: str, topology: Topology, threads: int | None, tf32: bool) -> Device:
@@ -251,14 +250,11 @@ def _compare(
 
 
 def _train(
-    experiment: training.Experiment,
-    options: RunOptions,
-    preparation: Preparation,
-    ranks: Ranks | None,
-    signals: StopSignals,
+    experiment: training.Experiment, preparation: Preparation, ranks: Ranks | None, signals: StopSignals
 ) -> Outcome:
     """Trains with what was prepared: as the rank that writes, or as one that follows it."""
-    splits, view, profiling = preparation.splits(preparation.first), preparation.view, preparation.profiling
+    options, splits = preparation.options, preparation.splits(preparation.first)
+    view, profiling = preparation.view, preparation.profiling
     if ranks is not None and not ranks.leads:
         return Follow(experiment, options, splits, preparation, ranks, signals).run()
     profiled = profiling.profile if profiling is not None else None
