@@ -23,7 +23,8 @@ from paren.text.size import show_bytes
 
 def test_a_run_that_does_not_fit_is_refused_with_its_parts_and_what_would_fit(tmp_path: Path) -> None:
     file = str(EXAMPLES / "gpt.paren")
-    ended = paren(tmp_path, "run", file, "--variant", "smoke", "--out", "out", PAREN_MEMORY="24MiB")
+    arguments = (file, "--variant", "smoke", "--out", "out", "--threads", "2")  # each of which needs memory
+    ended = paren(tmp_path, "run", *arguments, PAREN_MEMORY="24MiB")
     assert (ended.code, ended.out) == (1, "")
     lines = ended.err.splitlines()
     assert re.fullmatch(
