@@ -24,6 +24,7 @@ from typing import Any
 from paren.cli.app import main
 from paren.engine import CompiledEngine
 from paren.runtime.executor import Executable
+from paren.train import chunk
 from paren.train.checkpoint import CheckpointStore
 from paren.train.files import Files
 
@@ -88,6 +89,8 @@ def watch_files() -> None:
 
 
 if __name__ == "__main__":
+    if EVENT == "steps":
+        chunk.SECONDS = 60  # a call makes many steps on a slow machine as well
     watch(Executable, "__init__", "compile")
     for method in ("initialize", "step", "steps", "accumulate", "finish", "evaluate", "diagnose"):
         watch(CompiledEngine, method, method)
