@@ -194,8 +194,8 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
         key = _likely_data(job, trainer, former)
         step, steps = _interrupted(job, trainer, root) if model is None else (None, None)
     else:
-        state = TO_MAKE if store.find_whole(trainer.recipe(job, key)) is None else CACHED
-        keys = trainer.recipe(job, key).key, key
+        wanted = trainer.recipe(job, key)
+        state, keys = TO_MAKE if store.find_whole(wanted) is None else CACHED, (wanted.key, key)
     if state == TO_MAKE and key is not None:
         wanted = trainer.recipe(job, key)
         step, steps = _kept(store.partial(wanted))
