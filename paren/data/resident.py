@@ -58,11 +58,11 @@ def block_steps(rows: int) -> int:
     return max(1, min(BLOCK_STEPS, BLOCK_BYTES // (8 * rows)))
 
 
-def making_bytes(rows: int) -> int:
+def making_bytes(rows: int, *, walks: bool) -> int:
     """What making a table takes beside it, a part of the steps after another: what `permuted` holds of the places of a
-    part, and of a piece of them."""
+    part and, unless machine code `walks`, of a piece of them."""
     places = min(_part_steps(rows), block_steps(rows)) * rows
-    return 8 * (4 * places + 4 * min(places, PIECE)) + (20 << 10)
+    return 8 * 4 * (places + (0 if walks else min(places, PIECE))) + (20 << 10)
 
 
 def _part_steps(rows: int) -> int:

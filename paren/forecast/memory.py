@@ -80,7 +80,8 @@ def memory_of(program: Program, plans: Plans) -> MemoryPlan:
     parts = state | {"live": max(ALIGNMENT, needs[name])}
     place = str(plan.steps[busiest_step(plan)].spans[0]) if plan.steps else ""
     buffers, leaves = _exchange_needs(program, layout), 4 * layout.trained * held_sums(program)
-    inputs, saving = _loader_bytes(program) + _table_bytes(program), _saving_bytes(layout, state) + copy
+    saving = _saving_bytes(layout, state) + copy
+    inputs = _loader_bytes(program) + _table_bytes(program, walks=not plans.planning.traits.own_memory)
     if plans.planning.uploads:  # what fits into one part is held once more while it is sent
         saving += min(HELD, 2 * sum(size for part, size in state.items() if part != "gradients"))
     if plans.planning.traits.own_memory:
@@ -148,7 +149,7 @@ def _loader_bytes(program: Program) -> int:
     return (PREFETCH + 1) * whole + cut + 2 * program.evaluation_rows * row
 
 
-def _table_bytes(program: Program) -> int:
+def _table_bytes(program: Program, *, walks: bool) -> int:
     """For calls of many steps, which one rank alone makes: tables of places, one in use, its copy, the next one and
     what making it takes, with the number of examples and the four sums of each step."""
     if adds(program) or program.ranks > 1:
@@ -156,8 +157,8 @@ def _table_bytes(program: Program) -> int:
     rows, total = program.rows, program.run.steps
     block = block_steps(rows)
     if total is not None and total <= block:  # no other is made while the first is in use
-        return (2 * (8 * rows + 4) + 4 * 8) * total + making_bytes(rows)
-    return (3 * (8 * rows + 4) + 4 * 8) * block + making_bytes(rows)
+        return (2 * (8 * rows + 4) + 4 * 8) * total + making_bytes(rows, walks=walks)
+    return (3 * (8 * rows + 4) + 4 * 8) * block + making_bytes(rows, walks=walks)
 
 
 def _product_bytes(plans: Plans) -> int:

@@ -17,6 +17,7 @@ from paren.forecast import residence
 from paren.forecast.plans import make_plans
 from paren.runtime import array, limits
 from paren.runtime.device import open_device
+from paren.text.brevity import tell_apart
 from paren.text.errors import InternalError, ParenError
 from paren.train import chunk, tensor_file
 from paren.train.read_run import read_annotations
@@ -88,10 +89,10 @@ def test_another_device_is_another_identity(trial: Trial, tmp_path: Path, monkey
     with pytest.raises(ParenError) as caught:
         trial.run(out, resume="latest")
     assert caught.value.code == "E-CKPT-007"
-    target = open_device("cpu", 1).target
+    target, here = tell_apart("chip 9", open_device("cpu", 1).target)
     assert caught.value.message == (
         f"going on from {out}/checkpoints/000005 would not be bit-exact: device other there and cpu here, "
-        f"target chip 9 there and {target} here"
+        f"target {target} there and {here} here"
     )
     options = {"threads": trial.threads, "stacking": trial.stacking, "resume": "latest", "allow_new_layout": True}
     trial.experiment.run(out=out, steps=6, **options)
@@ -243,7 +244,7 @@ def test_what_lies_in_host_memory_is_told_apart(tmp_path: Path) -> None:
     with hidden():
         report = digits(tmp_path).explain(threads=1)
     assert report.memory.planned == sum(report.memory.parts.values())
-    assert report.memory.host_parts.keys() == {"inputs", "exchange", "carried", "saving", "host"}
+    assert report.memory.host_parts.keys() == {"gradients", "inputs", "exchange", "carried", "saving", "host"}
     (line,) = [line.strip() for line in str(report).splitlines() if "in host memory" in line]
     assert line.startswith("in host memory: inputs ")
 
