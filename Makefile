@@ -37,7 +37,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 -m "not long"
 
 test-long: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile="drawn anew"
 
 docs: $(READY)
 	$(BIN)/python scripts/generate_docs.py

@@ -1,6 +1,6 @@
 """A limit for every test: one that waits for what never comes fails, and its traceback shows what it waits for. No
-limit for one example of a property, which a busy machine may need long for. And no plan from an earlier test, or an
-earlier time."""
+limit for one example of a property, which a busy machine may need long for, and the same examples each time: a change
+is not judged by luck. And no plan from an earlier test, or an earlier time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from paren.runtime import stored_plans
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+settings.register_profile("drawn anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("as before", settings.get_profile("drawn anew"), derandomize=True)
+settings.load_profile("as before")  # `make test-long` takes the other
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell lets what it starts in the background ignore
 LIMIT = 900  # seconds, of which none takes more than a few on a machine that has time
 
