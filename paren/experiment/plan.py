@@ -186,19 +186,19 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
     data = None if recipe is None else CACHED if store.find_whole(recipe) is not None else TO_MAKE
     before = former.get(_alike(job.folder))
     changes: tuple[str, ...] = ()
-    step = steps = None
+    kept: tuple[int, int] | None = None
     if key is None:
         model = recorded_model(job, store, root, None)
         state = TO_MAKE if model is None else ASSUMED
         keys = (model.key, str(model.recipe.parts["data"])) if model is not None else ("", "")
         key = _likely_data(job, trainer, former)
-        step, steps = _interrupted(job, trainer, root) if model is None else (None, None)
+        wanted = trainer.recipe(job, key) if key is not None else None
+        kept = _interrupted(job, trainer, root) if model is None else None
     else:
         wanted = trainer.recipe(job, key)
         state, keys = TO_MAKE if store.find_whole(wanted) is None else CACHED, (wanted.key, key)
-    if state == TO_MAKE and key is not None:
-        wanted = trainer.recipe(job, key)
-        step, steps = _kept(store.partial(wanted))
+    if state == TO_MAKE and wanted is not None:
+        kept = _kept(store.partial(wanted)) or kept
         changes = _changes(store, before, recipe, wanted)
     needed = _memory(job, trainer, free) if state == TO_MAKE else None
     planned = missing_analyses(job, trainer, root, *keys)
@@ -209,6 +209,7 @@ def _plan_job(job: Job, trainer: Trainer, root: Path, former: Mapping[str, _Form
     for each in analyses:
         for name, cost in foretold.get(each, {}).items():
             total[name] = total.get(name, 0.0) + cost
+    step, steps = kept or (None, None)
     return PlannedJob(job.name, job.folder, data, state, step, steps, needed, analyses, total, changes)
 
 
@@ -247,24 +248,24 @@ def _alike(folder: str) -> str:
     return f"{configuration.rpartition('-')[0]}/{member}"
 
 
-def _interrupted(job: Job, trainer: Trainer, root: Path) -> tuple[int | None, int | None]:
-    """Step and steps of the training that the job's folder names, if it is one of this program on this device; whether
-    its data are still the same is not looked at."""
+def _interrupted(job: Job, trainer: Trainer, root: Path) -> tuple[int, int] | None:
+    """`_kept` of the training that the job's folder names, if it is one of this program on this device; whether its
+    data are still the same is not looked at."""
     named = read_job_file(root / job.folder) or {}
     if named.get("identity") != job.identity or not isinstance(named.get(MODEL), str):
-        return None, None
+        return None
     partial = trainer.store.folder / MODEL / f"{Path(str(named[MODEL])).name}{PARTIAL}"
     layout = (read_object(partial / RUN) or {}).get("identity")
     if not isinstance(layout, dict) or layout.get("device") != trainer.device.name:
-        return None, None
+        return None
     return _kept(partial)
 
 
-def _kept(partial: Path) -> tuple[int | None, int | None]:
-    """The step of the newest checkpoint of an interrupted training, and its steps. A process that was killed had come
-    further, and that is lost."""
+def _kept(partial: Path) -> tuple[int, int] | None:
+    """The step of the newest checkpoint of an interrupted training, and its steps; None without one. A process that was
+    killed had come further, and that is lost."""
     status, names = read_status(partial), checkpoints_in(DiskFolder(partial / CHECKPOINTS))
-    return (max(map(int, names)), status.steps) if status is not None and names else (None, None)
+    return (max(map(int, names)), status.steps) if status is not None and names else None
 
 
 def _likely_data(job: Job, trainer: Trainer, former: Mapping[str, _Former]) -> str | None:

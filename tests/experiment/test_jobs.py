@@ -309,6 +309,19 @@ def test_a_plan_of_a_first_training_that_was_interrupted(tmp_path: Path) -> None
     assert (job.model, job.step) == ("to make", None)
 
 
+def test_a_plan_goes_on_with_a_training_of_other_data_than_the_job_had_before(tmp_path: Path) -> None:
+    path, out = write_study(tmp_path / "s"), tmp_path / "out"
+    read_from_arrays(path, "d.npz")
+    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.ones(40, np.float32))
+    train(path, out)
+    np.savez(tmp_path / "s" / "d.npz", x=np.ones((40, 2), np.float32), y=np.zeros(40, np.float32))
+    changed = path.read_text().replace(":steps 4", ":steps 30000 :log-every 1000")
+    path.write_text(changed.replace("(def hidden [4])", "(def hidden [5])"))  # so the job has another folder
+    train(path, out, stop_at(1, signal.SIGTERM))
+    (job,) = api.load(path).plan(out).jobs
+    assert (job.model, job.steps, (job.step or 0) > 0) == ("to make", 30000, True)
+
+
 # Options ------------------------------------------------------------------------------------------------------------
 
 
