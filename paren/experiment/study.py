@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paren.environment import OF_RANKS, inherited_variables, read_environment
-from paren.environment import leads as is_first
+from paren.environment import OF_RANKS, inherited_variables, leads, read_environment
 from paren.experiment.idle import idle_factors, made_of
 from paren.experiment.job_analysis import check_analyses, draw_over_jobs, functions_of
 from paren.experiment.job_files import DONE, FAILED, announce_job, read_job_status, write_study
@@ -77,10 +76,9 @@ class _Study:
     def run(self) -> StudyRun:
         launch, root = self.launch, self.launch.out
         topology = launch.topology
-        if topology.member is None and not is_first():
+        if topology.member is None and not leads():
             return StudyRun(root, 0, 0, 0)  # torchrun's first process starts the ranks of each training
-        leads = topology.member is None or topology.member.rank == 0
-        view = self.view if leads else SilentStudy()
+        view = self.view if leads() else SilentStudy()
         store = Store(root, notice=view.notice)
         trainer = make_trainer(launch, topology, store, self.functions)
         if launch.analyzes:  # as far as the text of the functions shows it; what is finished imports none of them
@@ -96,7 +94,7 @@ class _Study:
             made = {each.job.folder: made_of(each.job, trainer, each.data_key) for each in standings}
             for sentence in idle_factors(self.jobs, made):
                 view.notice(sentence)
-        if leads:
+        if leads():
             python = self.functions.sources.texts
             with becoming_study(root):
                 write_study(root, self.program, self.overrides, self.jobs, package_versions(), python)
