@@ -94,7 +94,7 @@ def find_card(name: str) -> Card:
     too old."""
     wanted = _DRIVERS_WORDS.sub("", name.lower()).strip().replace(" ", "-")
     wanted = re.sub(r"(?<=[0-9])gb$", "g", wanted)
-    old = next((known for known in TOO_OLD if known == wanted or known.startswith(f"{wanted}-")), None)
+    old = next((known for known in TOO_OLD if _begins_like(wanted, known)), None)
     if old is not None:
         raise _too_old(name.strip().lower(), TOO_OLD[old])
     if wanted not in CARDS:
@@ -105,6 +105,13 @@ def find_card(name: str) -> Card:
             fix=f"use one of {', '.join(CARDS)}, or give --memory SIZE",
         )
     return CARDS[wanted]
+
+
+def _begins_like(wanted: str, known: str) -> bool:
+    """Whether one name is the other, or the other without its end: `v100` of `v100-16g`, and `p100-16g` of `p100`;
+    `rtx` is that of many."""
+    one, other = f"{wanted}-", f"{known}-"
+    return (one.startswith(other) or other.startswith(one)) and any(map(str.isdecimal, wanted))
 
 
 def check_arch(name: str) -> str:

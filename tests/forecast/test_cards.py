@@ -38,6 +38,7 @@ def test_figures_of_a_card_are_plausible(card) -> None:
         ("rtx4090", "unknown card rtx4090 (did you mean rtx-4090?)"),
         ("l40", "unknown card l40 (did you mean l40s?)"),
         ("mi300x", "unknown card mi300x"),
+        ("rtx", "unknown card rtx (did you mean rtx-3090?)"),
         ("", "unknown card "),
     ],
 )
@@ -72,6 +73,8 @@ def test_a_card_as_its_driver_writes_it(written: str, name: str) -> None:
         ("V100-16G", "7.0"),
         ("v100-32g", "7.0"),
         ("p100", "6.0"),
+        ("Tesla P100-PCIE-16GB", "6.0"),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5"),
     ],
 )
 def test_a_card_that_is_too_old(name: str, has: str) -> None:
