@@ -8,8 +8,9 @@ from math import inf
 
 from paren.inspect.explain import Explanation
 from paren.inspect.regions import Region, sum_seconds
-from paren.inspect.screen import WIDTH, fit, show_number, show_place, show_seconds
+from paren.inspect.screen import WIDTH, show_number, show_place, show_seconds
 from paren.plan.cost import Cost
+from paren.text.brevity import shorten
 from paren.text.json import Json
 from paren.text.size import count_of
 from paren.train.profile import Profile
@@ -128,7 +129,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
         reached = f"{100 * row.least / row.seconds:.0f} %" if row.least is not None else ""
         lines.append(
             f"{show_seconds(row.seconds):>8} {100 * row.seconds / total:>4.1f} % {row.count:>6}  "
-            f"{fit(f'{region.kind} {region.name}', 32):<32} {fit(region.result, 24):<24} "
+            f"{shorten(f'{region.kind} {region.name}', 32):<32} {shorten(region.result, 24):<24} "
             f"{show_number(row.flop_rate / 1e9):>7} {show_number(row.byte_rate / 1e9):>6} {reached:>8}  "
             f"{show_place(region.place, report.program.path)}"
         )
@@ -142,7 +143,7 @@ def draw_profile(report: Explanation, rows: Sequence[ProfileRow], profile: Profi
         seconds = sum(row.seconds for row in rows if row.graph == graph.name)
         if not graph.calls and seconds:
             lines.append(f"{show_seconds(seconds):>8}                 a call of {graph.name}, region by region")
-    return [fit(line.rstrip(), WIDTH) for line in lines]
+    return [shorten(line.rstrip(), WIDTH) for line in lines]
 
 
 def _others(profile: Profile) -> str:

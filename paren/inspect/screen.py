@@ -11,6 +11,7 @@ from paren.inspect.regions import GraphReport, RegionGroup, group_regions
 from paren.ir.types import DType
 from paren.plan.cost import Cost
 from paren.plan.limits import Limits, cost_seconds
+from paren.text.brevity import shorten
 from paren.text.size import count_of, form_of, show_beside, show_bytes
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _patterns(report: Explanation) -> list[str]:
         count = f"x {each.count}" if each.count > 1 else ""
         saved = show_bytes(each.saved_bytes) if each.saved_bytes else ""
         place = f" ({show_place(each.places[0], report.program.path)})" if each.places else ""
-        reason = fit(each.reason, WIDTH - PATTERN_WIDTH - len(place))
+        reason = shorten(each.reason, WIDTH - PATTERN_WIDTH - len(place))
         lines.append(
             f"  {'yes' if each.fired else 'no':<4}{each.pattern.value:<27} {count:<6} {saved:>8}  {reason}{place}"
         )
@@ -186,7 +187,7 @@ def _graphs(graphs: Sequence[GraphReport]) -> list[str]:
         cost = graph.cost
         calls = f" x {graph.calls}" if graph.calls > 1 else ""
         lines.append(
-            f"  {fit(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} {graph.tiles:>5} "
+            f"  {shorten(graph.name, 20):<20} {graph.count('kernel'):>7} {graph.count('product'):>8} {graph.tiles:>5} "
             f"{graph.count('copy'):>6} {show_bytes(cost.read):>9} {show_bytes(cost.written):>9} "
             f"{show_number(cost.flops / 1e9):>7} {show_bytes(graph.arena_bytes):>9} {_maybe(graph.seconds):>7}  "
             f"{graph.when}{calls}"
@@ -219,7 +220,7 @@ def _regions(report: Explanation, room: int) -> list[str]:
         share = f"{100 * weight / total:.0f} %" if timed else ""
         name = f"x {group.count:<4}{region.kind} {region.name}" if region.name else f"x {group.count:<4}{region.kind}"
         lines.append(
-            f"  {fit(name, 34):<34} {fit(region.result, 24):<24} {show_bytes(cost.read):>9} "
+            f"  {shorten(name, 34):<34} {shorten(region.result, 24):<24} {show_bytes(cost.read):>9} "
             f"{show_bytes(cost.written):>9} {show_number(cost.flops / 1e9):>6} {_maybe(group.seconds):>7} {share:>5}  "
             f"{show_place(region.place, report.program.path)}"
         )
@@ -244,12 +245,7 @@ def _lines(told: Sequence[Labelled], width: int) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    return fit(line.rstrip(), WIDTH)
-
-
-def fit(text: str, width: int) -> str:
-    """The text, cut to a width."""
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return shorten(line.rstrip(), WIDTH)
 
 
 def show_place(place: str, program: str) -> str:

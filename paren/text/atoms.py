@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 
+from paren.text.brevity import shorten
 from paren.text.errors import ParenError, Report
 from paren.text.forms import Boolean, Form, Keyword, Number, String, Symbol
 from paren.text.source import Source, Span
@@ -24,6 +25,7 @@ _DIGITS_OF_ESCAPE = {"x": 2, "u": 4, "U": 8}
 _INTEGER_LIMITS = (-(2**63), 2**64 - 1)
 # `int` refuses very long texts; 2**64 has 20 decimal digits.
 _LONGEST_INTEGER = 100
+_SHOWN = 40  # characters of a number in a message
 
 _FIXES = {
     "'": 'there is no quoting; a string is written "text", a literal list [1 2 3]',
@@ -113,7 +115,7 @@ def _read_number(text: str, span: Span) -> Number:
         return Number(_read_integer(text, span), text, span)
     if _FLOAT.fullmatch(text):
         return Number(_read_float(text, span), text, span)
-    raise ParenError("E-TXT-009", f"`{_shorten(text)}` is not a number", span, fix=_number_fix(text))
+    raise ParenError("E-TXT-009", f"`{shorten(text, _SHOWN)}` is not a number", span, fix=_number_fix(text))
 
 
 def _read_integer(text: str, span: Span) -> int:
@@ -122,7 +124,7 @@ def _read_integer(text: str, span: Span) -> int:
     if not low <= value <= high:
         raise ParenError(
             "E-TXT-009",
-            f"the integer {_shorten(text)} does not fit in 64 bits",
+            f"the integer {shorten(text, _SHOWN)} does not fit in 64 bits",
             span,
             fix=f"integers go from {low} to {high}; a float is written with a point or an exponent",
         )
@@ -132,9 +134,9 @@ def _read_integer(text: str, span: Span) -> int:
 def _read_float(text: str, span: Span) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ParenError("E-TXT-009", f"{_shorten(text)} is beyond the largest float64, about 1.8e308", span)
+        raise ParenError("E-TXT-009", f"{shorten(text, _SHOWN)} is beyond the largest float64, about 1.8e308", span)
     if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
-        raise ParenError("E-TXT-009", f"{_shorten(text)} is below the smallest float64, about 4.9e-324", span)
+        raise ParenError("E-TXT-009", f"{shorten(text, _SHOWN)} is below the smallest float64, about 4.9e-324", span)
     return value
 
 
@@ -158,10 +160,11 @@ def _read_keyword(text: str, span: Span) -> Keyword:
             "E-TXT-011", "a lone `:` is not a keyword", span, fix="write the name right after it, as in :rate"
         )
     if name[0] == ":":
-        raise ParenError("E-TXT-011", f"`{_shorten(text)}` begins with more than one colon", span, fix="write one")
+        shown = shorten(text, _SHOWN)
+        raise ParenError("E-TXT-011", f"`{shown}` begins with more than one colon", span, fix="write one")
     unified = _read_name(name, Span(span.source, span.start + 1, span.end))
     if _LIKE_A_NUMBER.match(name):
-        raise ParenError("E-TXT-011", f"the keyword `{_shorten(text)}` is not a name but a number", span)
+        raise ParenError("E-TXT-011", f"the keyword `{shorten(text, _SHOWN)}` is not a name but a number", span)
     return Keyword(unified, span)
 
 
@@ -182,7 +185,3 @@ def _character_error(text: str, span: Span) -> ParenError:
         return space_error(character, place)
     fix = _FIXES.get(character, "names hold letters, digits and + - * / < > = ! ? . & % ^ ~ @ $ _")
     return ParenError("E-TXT-010", f"{describe_character(character)} may not stand in a name", place, fix=fix)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
