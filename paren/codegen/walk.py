@@ -14,16 +14,12 @@ from paren.codegen.writer import Writer
 LANES = 32  # of a vector: several registers, whose rounds do not wait for each other
 PIECE = 1024  # numbers that are sent at a time: what lies on the stack
 VECTOR = f"<{LANES} x i64>"
-MIXING = (
-    (30, 0xBF58476D1CE4E5B9),
-    (27, 0x94D049BB133111EB),
-    (31, None),
-)  # shifts and factors of SplitMix64's finaliser
+MIXING = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)  # shifts, factors: SplitMix64's finaliser
 
 
-def emit_walk(name: str, bits: int | None) -> str:
-    """An LLVM module with the function as `name`; `bits`: the preferred width of vectors."""
-    wide = f' "prefer-vector-width"="{bits}"' if bits is not None else ""
+def emit_walk(name: str, vector_bits: int | None) -> str:
+    """An LLVM module with the function as `name`; `vector_bits`: the preferred width of vectors."""
+    wide = f' "prefer-vector-width"="{vector_bits}"' if vector_bits is not None else ""
     attributes = f"nounwind{wide}"
     return f"declare i64 @llvm.smin.i64(i64, i64)\n{_rounds(attributes)}\n{_walk(name, attributes)}"
 
@@ -78,6 +74,7 @@ def _all(value: int) -> str:
 
 
 def _walk(name: str, attributes: str) -> str:
+    """The function itself: piece after piece is sent until no number of it is left outside."""
     w = Writer("t")
     w.put(f"%work = alloca [{PIECE} x i64], align 64")
     w.put(f"%places = alloca [{PIECE} x i64], align 64")

@@ -25,7 +25,7 @@ def split_of(count: int, walk: Walk | None) -> ArraySplit:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 5000), st.integers(-(2**70), 2**70), st.integers(0, 2**40))
-def test_small_counts(count: int, seed: int, epoch: int) -> None:
+def test_all_numbers_of_a_small_count(count: int, seed: int, epoch: int) -> None:
     places = np.arange(count)
     expected = permuted(places, count, seed, epoch)
     np.testing.assert_array_equal(permuted(places, count, seed, epoch, WALK), expected)
@@ -34,13 +34,13 @@ def test_small_counts(count: int, seed: int, epoch: int) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 2**40), st.data())
-def test_large_counts(count: int, data: st.DataObject) -> None:
+def test_some_numbers_of_a_large_count(count: int, data: st.DataObject) -> None:
     asked = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=80)), np.int64)
     np.testing.assert_array_equal(permuted(asked, count, 5, 2, WALK), permuted(asked, count, 5, 2))
 
 
 @pytest.mark.parametrize("size", [0, 1, LANES - 1, LANES, LANES + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 7])
-@pytest.mark.parametrize("count", [4097, 2**16, 2**16 + 1, 2**33 + 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 4097, 2**16, 2**16 + 1, 2**31, 2**31 + 1, 2**62 + 1, 2**63 - 1])
 def test_numbers_around_the_sizes_of_vectors_and_pieces(size: int, count: int) -> None:
     asked = np.arange(size) * 7919 % count
     np.testing.assert_array_equal(permuted(asked, count, 9, 4, WALK), permuted(asked, count, 9, 4))
