@@ -10,7 +10,7 @@ from paren.data.resident import Table
 from paren.text.json import Json
 from paren.train.engine import StepSeries
 from paren.train.experiment import Batches
-from paren.train.report import note_memory, series, write
+from paren.train.report import note_memory, series_of, write
 from paren.train.session import Pace, Session, Step
 
 SECONDS = 0.05  # that a call should take: a signal waits no longer
@@ -56,8 +56,8 @@ def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
     state = session.state
     begin = session.clock()
     table = batches.table(state.step, count)
-    sums = session.engine.steps(table, state.updates + 1)
-    done = len(sums.loss)
+    series = session.engine.steps(table, state.updates + 1)
+    done = len(series.loss)
     if done < len(table.counts):
         session.step_seconds = None
     if done == 0:
@@ -67,7 +67,7 @@ def train_chunk(session: Session, batches: Batches, count: int) -> Step | None:
         session.step_seconds = each
     state.skipped_in_row = 0
     note_memory(session)
-    columns = _Columns.of(table, sums)
+    columns = _Columns.of(table, series)
     first, last = state.step, state.step + done
     lines = _lines_of(session, columns, first, last, each)
     state.step = last
@@ -90,7 +90,7 @@ def _lines_of(session: Session, columns: _Columns, first: int, last: int, each: 
         values = known.get(counted) if lines else None
         if values is None:
             session.pace.count(*counted, counted[0] * each)
-            values = series(session.pace, session.peak_bytes)
+            values = series_of(session.pace, session.peak_bytes)
             session.pace = Pace()
             if lines:
                 known[counted] = values

@@ -26,13 +26,13 @@ def note_memory(session: Session) -> None:
 
 def measured(session: Session, record: dict[str, Json]) -> dict[str, Json]:
     """The record of a step that has a line, with what was measured since the line before; measuring begins anew."""
-    record |= series(session.pace, session.peak_bytes)
+    record |= series_of(session.pace, session.peak_bytes)
     session.pace = Pace()
     return record
 
 
-def series(pace: Pace, peak_bytes: int) -> dict[str, Json]:
-    """What was measured since the line before, by name."""
+def series_of(pace: Pace, peak_bytes: int) -> dict[str, Json]:
+    """What was measured since the line before, by the name of its series."""
     seconds = max(pace.seconds, 1e-9)
     found: dict[str, Json] = {
         "tokens-per-second": pace.weight / seconds,

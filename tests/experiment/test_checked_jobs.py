@@ -61,7 +61,7 @@ def test_data_that_no_job_can_take(tmp_path: Path) -> None:
     assert [note.message for note in error.notes] == ["in the configuration baseline and 1 more"]
 
 
-def test_first_weights(tmp_path: Path) -> None:
+def test_first_weights_that_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
     text = TEXT.replace(":seed replica", ":seed replica :from weights") + '(def weights "w.safetensors")'
     path = write(tmp_path, '(defsweep (weights "v.safetensors") (hidden [5]))', text=text)
     found = refused(path).errors

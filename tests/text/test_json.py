@@ -41,7 +41,7 @@ BETWEEN_PROCESSES = {
 }
 
 
-def test_what_is_parsed() -> None:
+def test_json_is_parsed_and_all_else_is_a_value_error() -> None:
     assert parse_json('{"a": [1, 2.5, null, "\\u00e9"]}') == {"a": [1, 2.5, None, "é"]}
     assert parse_json(b"[true]") == [True]
     with pytest.raises(ValueError, match="Expecting"):
@@ -104,7 +104,7 @@ def test_what_is_refused(tmp_path: Path, file: str, read: Callable[[Path], objec
     assert (caught.value.code, caught.value.message) == (code, message.format(tmp_path))
 
 
-def test_best_weights(tmp_path: Path) -> None:
+def test_the_best_weights_of_a_damaged_manifest_are_refused(tmp_path: Path) -> None:
     run = {"run": "r", "directory": "d", "experiment": "e"}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "best").mkdir()
@@ -114,7 +114,7 @@ def test_best_weights(tmp_path: Path) -> None:
     assert caught.value.message == f"the checkpoint {tmp_path / 'best'} is damaged: manifest.json is not readable"
 
 
-def test_a_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_damaged_manifest_or_header_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(LISTS)
     with pytest.raises(Damaged, match=r"^manifest.json is not readable$"):
         Manifest.read(DiskFolder(tmp_path))

@@ -42,6 +42,6 @@ def test_sizes_that_are_close_are_told_apart(count: int, other: int, texts: tupl
         ((2, "file is", "files are"), "2 files are"),
     ],
 )
-def test_counts(given: tuple[int, str] | tuple[int, str, str], wanted: str) -> None:
+def test_one_is_one_and_all_else_is_several(given: tuple[int, str] | tuple[int, str, str], wanted: str) -> None:
     assert count_of(*given) == wanted
     assert wanted.endswith(form_of(*given))

@@ -73,7 +73,7 @@ def test_studies_that_start_at_once_all_get_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["study.json"]
 
 
-def test_a_study_waits_for_another_that_becomes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_goes_on_where_another_became_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     make = run_directory.make_folder
 
