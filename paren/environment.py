@@ -17,6 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from paren.text.errors import ParenError, nearest
+from paren.text.size import count_of
 
 PREFIX = "PAREN_"
 CARD_GRADIENTS = "PAREN_CARD_GRADIENTS"
@@ -282,7 +283,7 @@ def parse_size(text: str, name: str) -> int:
     if match is not None and not match[2] and size < LEAST_PLAIN:
         raise ParenError(
             "E-ENV-002",
-            f"{name} is `{text}`, which without a unit is {size} bytes",
+            f"{name} is `{text}`, which without a unit is {count_of(size, 'byte')}",
             fix="write a number with a unit, 24GiB or 512MiB",
         )
     return size

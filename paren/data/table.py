@@ -15,6 +15,7 @@ from paren.data.text import read_text
 from paren.ir.op import Array
 from paren.ir.types import DType
 from paren.text.errors import ParenError
+from paren.text.size import count_of
 from paren.text.source import Span
 
 ROWS = 1 << 14
@@ -45,7 +46,8 @@ def read_csv(path: Path, place: str, types: Mapping[str, DType], span: Span) -> 
         while block := list(islice(rows, ROWS)):
             for line, row in block:
                 if len(row) != len(header):
-                    message = f"{place}:{line}: this row has {len(row)} cells, but the header has {len(header)}"
+                    told = count_of(len(row), "cell")
+                    message = f"{place}:{line}: this row has {told}, but the header has {len(header)}"
                     raise ParenError("E-DATA-006", message, span)
             for name, blocks in parts.items():
                 number = header.index(name)

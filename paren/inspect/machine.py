@@ -68,7 +68,7 @@ def check_threads() -> Row:
     """The OpenMP runtime that kernels and products share, and the processors this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = processor_quota()
-    processors = f"{min(count, quota or count)} processors"
+    processors = count_of(min(count, quota or count), "processor")
     if find_openmp() is None:
         return Row("threads", NOTE, f"no OpenMP runtime (libgomp) of {processors}; kernels use one", "E-DEV-106")
     return Row("threads", PASS, f"OpenMP, {processors}")

@@ -8,12 +8,12 @@ node after node.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paren.environment import AGENT_ATTEMPT, AGENT_STORE, LAUNCHED
 from paren.text.errors import Note, ParenError
-from paren.text.size import count_of
+from paren.text.size import count_of, form_of
 
 OF_NODES = ("PAREN_NODES", "PAREN_NODE_RANK", "PAREN_RENDEZVOUS")
 EXCHANGES = ("f32", "bf16")
@@ -193,14 +193,14 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     if missing:
         raise ParenError(
             "E-DP-009",
-            f"RANK and WORLD_SIZE are set, {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not",
+            f"RANK and WORLD_SIZE are set, {_are(missing)} not",
             fix="start with torchrun, which sets them all, or unset RANK and WORLD_SIZE",
         )
     both = [name for name in OF_NODES if name in given]
     if both:
         raise ParenError(
             "E-DP-009",
-            f"{' and '.join(both)} {'is' if len(both) == 1 else 'are'} set under torchrun, which has nodes of its own",
+            f"{_are(both)} set under torchrun, which has nodes of its own",
             fix="start with torchrun alone, or with paren alone on every node",
         )
     rank, ranks, local, here, port = (
@@ -237,6 +237,11 @@ def _launched(given: Mapping[str, str], listed: tuple[int, ...] | None, visible:
     return Topology(ranks // here, rank // here, devices, None, _patience(given), exchange, member)
 
 
+def _are(names: Sequence[str]) -> str:
+    """`RANK is`, `RANK and WORLD_SIZE are`."""
+    return f"{' and '.join(names)} {form_of(len(names), 'is', 'are')}"
+
+
 def _whole(given: Mapping[str, str], name: str) -> int:
     if not given[name].isdecimal():
         raise ParenError("E-DP-009", f"{name} is `{given[name]}`, which is no number", fix="start with torchrun")
@@ -251,7 +256,7 @@ def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
     nodes = _number(given, "PAREN_NODES", "which is no count of nodes") if "PAREN_NODES" in given else 1
     told = [name for name in OF_NODES if name in given]
     if told and "PAREN_NODES" not in given:  # else each of several nodes would train alone
-        raise _node_error(f"{' and '.join(told)} {'is' if len(told) == 1 else 'are'} set, and PAREN_NODES is not")
+        raise _node_error(f"{_are(told)} set, and PAREN_NODES is not")
     if nodes < 1:
         raise _node_error("PAREN_NODES is `0`, which is no count of nodes")
     node = _number(given, "PAREN_NODE_RANK", "which is no index of a node") if "PAREN_NODE_RANK" in given else None
@@ -262,8 +267,7 @@ def _nodes(given: Mapping[str, str]) -> tuple[int, int, Address | None]:
         return 1, 0, None
     missing = [name for name, value in (("PAREN_NODE_RANK", node), ("PAREN_RENDEZVOUS", rendezvous)) if value is None]
     if missing or node is None:
-        absent = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        raise _node_error(f"PAREN_NODES is {nodes}, and {absent}")
+        raise _node_error(f"PAREN_NODES is {nodes}, and {_are(missing)} not set")
     return nodes, node, rendezvous
 
 

@@ -242,7 +242,7 @@ def test_a_split_that_gets_nothing(opened: Opener) -> None:
 CSV_FAULTS = [
     ("", "E-DATA-006", "t.csv is empty"),
     ("y,y\n1,2\n", "E-DATA-006", "t.csv has two columns named y"),
-    ("y,z\n1,2\n1\n", "E-DATA-006", "t.csv:3: this row has 1 cells, but the header has 2"),
+    ("y,z\n1,2\n1\n", "E-DATA-006", "t.csv:3: this row has 1 cell, but the header has 2"),
     ('y\n"1\n', "E-DATA-006", "t.csv is not a CSV file: unexpected end of data"),
     ("y\n1\n\n2.5\n", "E-DATA-020", "t.csv:4: y: '2.5' is no integer"),
     ("y,z\n1,2\n,2\n", "E-DATA-020", "t.csv:3: y: the cell is empty"),

@@ -85,11 +85,12 @@ def test_wrong_values(tmp_path: Path) -> None:
             f"PAREN_MEMORY is `{text}`, which is not a size in bytes",
             "write a number with a unit, 24GiB or 512MiB",
         )
-    assert failure({"PAREN_MEMORY": "24"}) == (
-        "E-ENV-002",
-        "PAREN_MEMORY is `24`, which without a unit is 24 bytes",
-        "write a number with a unit, 24GiB or 512MiB",
-    )
+    for text, size in (("24", "24 bytes"), ("1", "1 byte")):
+        assert failure({"PAREN_MEMORY": text}) == (
+            "E-ENV-002",
+            f"PAREN_MEMORY is `{text}`, which without a unit is {size}",
+            "write a number with a unit, 24GiB or 512MiB",
+        )
     missing = tmp_path / "none"
     assert failure({"PAREN_DATA": str(missing)}) == (
         "E-ENV-002",

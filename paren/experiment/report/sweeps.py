@@ -15,6 +15,7 @@ from paren.experiment.results.recorded import Recorded, RecordedJob, label_of
 from paren.experiment.results.table import metric_columns, numbers, series_columns
 from paren.experiment.results.values import number_of, show_value
 from paren.text.json import Json
+from paren.text.size import count_of
 
 _OPEN = 18  # charts against one setting that are shown without being asked for
 _MOST_GROUPS = 2 * COLOURS
@@ -51,7 +52,7 @@ def _row(recorded: Recorded, factor: str) -> Html | None:
     for title, columns in _families(recorded).items():
         charts = [chart for column in columns if (chart := plot.draw(column)) is not None]
         if charts and shown and len(shown) + len(charts) > _OPEN:
-            summary = element("summary", title, " ", element("span", f"{len(charts)} charts", class_="muted"))
+            summary = element("summary", title, " ", element("span", count_of(len(charts), "chart"), class_="muted"))
             folded.append(element("details", summary, element("div", *charts, class_="charts"), class_="fold"))
         else:
             shown += charts

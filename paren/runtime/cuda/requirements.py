@@ -14,7 +14,7 @@ from paren.runtime.cuda.driver_libraries import Visible
 from paren.runtime.cuda.probes import Probes
 from paren.runtime.cuda.visible import describe_mask
 from paren.text.errors import Note, ParenError
-from paren.text.size import show_bytes
+from paren.text.size import count_of, show_bytes
 
 LEAST_TORCH = (2, 10)
 LEAST_CUDA = (13, 0)
@@ -145,7 +145,7 @@ def _judge_ordinal(probes: Probes, ordinal: int) -> Finding:
     if ordinal < len(cards):
         return Finding("ordinal", f"cuda:{ordinal} of {len(cards)}")
     names = " or ".join(f"cuda:{card.ordinal}" for card in cards)
-    count = "1 GPU is" if len(cards) == 1 else f"{len(cards)} GPUs are"
+    count = count_of(len(cards), "GPU is", "GPUs are")
     notes = [f"visible: {', '.join(_describe(card) for card in cards)}"]
     if probes.mask is not None:
         notes += [describe_mask(probes.mask, probes.machine), _describe_machine(probes)]
