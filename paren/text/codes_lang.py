@@ -322,8 +322,9 @@ register(
 register(
     "E-OPT-002",
     "a wrong update rule",
-    "An optimizer's rule gives the new parameter and the new moments, in their shapes.",
-    "Return [parameter moment ...].",
+    "An optimizer's rule gives the new parameter and the new moments, in their shapes. Its rate is at least 0, or a "
+    "function of the update that gives a number.",
+    "Return [parameter moment ...]; give a rate such as 1e-3, or a schedule.",
 )
 register(
     "E-OPT-003",

@@ -85,7 +85,7 @@ register(
 register(
     "E-RUN-014",
     "not a run that can be read",
-    "The directory holds no run, or its metrics are missing or damaged.",
+    "The directory holds no run, or its metrics, or the results of a study, are missing or damaged.",
     "Give the directory of a run.",
 )
 register(
@@ -117,7 +117,7 @@ register(
 register(
     "E-CKPT-002",
     "no such checkpoint",
-    "--resume names a checkpoint that does not exist.",
+    "--resume names a checkpoint that does not exist, or a folder that is none.",
     "Name one of those that the message lists, or use --resume latest.",
 )
 register(
