@@ -143,7 +143,7 @@ def test_random_kernels(count: int, sizes: list[int], most: int, monkeypatch: py
     found: list[Kernel] = []
 
     @settings(
-        max_examples=count, deadline=None, derandomize=True, phases=[Phase.generate],
+        max_examples=count, derandomize=True, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(kernels())

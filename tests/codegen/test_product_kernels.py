@@ -103,7 +103,7 @@ def check(
     assert (np.abs(got - wanted) <= bound).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(list(TILES)), st.sampled_from([DType.FLOAT32, DType.FLOAT64]), SIZES, SIZES, SIZES,
     st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), (3,), (2, 2)]), st.integers(0, 9)
@@ -149,7 +149,7 @@ def types_of_rounded(draw: st.DrawFn) -> tuple[tuple[DType, DType, DType], bool]
     return (a, b, c), c is DType.FLOAT32 and draw(st.booleans())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(["pairs", *TILES]), types_of_rounded(), SIZES, SIZES, SIZES, st.booleans(), st.booleans(),
     st.sampled_from([(), (3,)]), st.integers(0, 9)

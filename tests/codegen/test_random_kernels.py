@@ -53,7 +53,7 @@ def device_with_pieces(request: pytest.FixtureRequest) -> Iterator[CpuDevice]:
 
 
 def test_random_kernels(device: CpuDevice) -> None:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     @given(kernels(), st.integers(0, 9))
     def check(kernel: Kernel, seed: int) -> None:
         compare(lambda kernel, buffers: run_on(device, kernel, buffers), kernel, seed)
@@ -64,7 +64,7 @@ def test_random_kernels(device: CpuDevice) -> None:
 def test_random_kernels_with_outputs_on_their_inputs(device: CpuDevice) -> None:
     """Wherever the planner may put an output on an input, the result is the same."""
 
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=250)
     @given(kernels(), st.integers(0, 9))
     def check(kernel: Kernel, seed: int) -> None:
         pairs = shared(kernel)
@@ -94,7 +94,7 @@ def shared(kernel: Kernel) -> dict[int, int]:
     return pairs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(kernels(), st.integers(0, 9))
 def test_merging_axes_keeps_the_meaning(kernel: Kernel, seed: int) -> None:
     merged = merge_axes(kernel)

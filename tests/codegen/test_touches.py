@@ -68,7 +68,7 @@ def check_kernel(kernel: Kernel, begin: int, end: int, seed: int) -> None:
     check(loaded.address, begin, end, arrays, touched_by_kernel(kernel, begin, end), none)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(kernels(), st.integers(0, 99), st.data())
 def test_a_kernel_touches_no_more(kernel: Kernel, seed: int, data: st.DataObject) -> None:
     DEVICE.load([kernel])
@@ -88,7 +88,7 @@ def test_ranges_of_rows_and_of_columns_lie_apart() -> None:
     assert touched_by_kernel(columns, 0, 1)[0].end > touched_by_kernel(columns, 1, 2)[0].first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_product_touches_no_more(data: st.DataObject) -> None:
     m, n, k = (data.draw(st.integers(1, 70)) for _ in range(3))

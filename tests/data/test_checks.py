@@ -102,7 +102,7 @@ def test_a_value_too_large_for_the_declared_type_is_not_finite() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=12), st.integers(-5, 5), st.integers(-5, 6), st.integers(1, 4))
 def test_the_first_wrong_value_is_found_in_pieces_of_any_size(
     values: list[int], low: int, high: int, size: int

@@ -55,7 +55,7 @@ def test_line_ends_and_mark_change_neither_tokens_nor_identity(opened: Opener) -
     assert opened(text_form()).identity != first.identity
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(st.sampled_from("aé☃𝄞\n"), max_size=8), min_size=1, max_size=5), st.data())
 def test_ranges_share_nothing_and_lose_nothing(texts: list[str], data: st.DataObject) -> None:
     documents = [Document(str(i), "", lambda text=text: iter([text[:3], text[3:]])) for i, text in enumerate(texts)]

@@ -50,7 +50,7 @@ def loader_threads() -> list[threading.Thread]:
 sizes = st.integers(1, 60)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes, st.integers(1, 20), st.integers(1, 8), st.integers(1, 3))
 def test_each_epoch_holds_every_sample_once(count: int, batch: int, microbatches: int, epochs: int) -> None:
     steps = Schedule(count, batch, 3).steps_per_epoch
@@ -68,7 +68,7 @@ def test_each_epoch_holds_every_sample_once(count: int, batch: int, microbatches
         assert sorted(seen) == list(range(count))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes, st.integers(1, 20), st.integers(1, 8), st.integers(0, 30))
 def test_a_loader_from_a_position_goes_on_as_one_from_the_start(
     count: int, batch: int, microbatches: int, start: int
@@ -83,7 +83,7 @@ def test_a_loader_from_a_position_goes_on_as_one_from_the_start(
             assert all(a.fields[name].tobytes() == b.fields[name].tobytes() for name in ("id", "x"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes, st.integers(1, 20), st.integers(1, 8), st.integers(0, 10))
 def test_the_global_batch_does_not_depend_on_the_microbatches(
     count: int, batch: int, microbatches: int, position: int
@@ -184,7 +184,7 @@ def test_no_positions_give_no_batches() -> None:
     assert load(6, 2, 1, 3, 3) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes, st.integers(1, 20), st.one_of(st.none(), st.integers(1, 80)))
 def test_evaluation_covers_each_sample_once_in_order(count: int, rows: int, limit: int | None) -> None:
     """Case D01: count and sum of ids are those of the split, whatever the size of a batch."""

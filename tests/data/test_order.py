@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paren.data.order import permuted
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(1, 5000), st.integers(-(2**70), 2**70), st.integers(0, 2**40))
 def test_every_number_is_hit_once(count: int, seed: int, epoch: int) -> None:
     order = permuted(np.arange(count), count, seed, epoch)
@@ -25,7 +25,7 @@ def test_every_small_count_is_permuted() -> None:
         assert np.array_equal(np.sort(permuted(np.arange(count), count, 3, 1)), np.arange(count))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 2**40), st.data())
 def test_entries_do_not_depend_on_which_others_are_asked_for(count: int, data: st.DataObject) -> None:
     asked = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=20, unique=True)))

@@ -35,7 +35,7 @@ def test_line_ends_and_mark_do_not_matter(tmp_path: Path, ends: str, mark: bytes
     assert read(path) == "één\n\nδύο ☃\n\n"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.sampled_from("a\r\né☃𝄞"), max_size=30), st.integers(1, 7))
 def test_pieces_of_any_size_give_the_same_text(tmp_path_factory: pytest.TempPathFactory, text: str, block: int) -> None:
     path = tmp_path_factory.mktemp("text") / "t.txt"

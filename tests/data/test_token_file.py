@@ -23,7 +23,7 @@ def numpy_file(values: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(1, 5), st.integers(1, 7))
 def test_windows_are_those_of_each_stretch(sizes: list[int], length: int, stride: int) -> None:
     borders = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)

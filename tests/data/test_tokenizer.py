@@ -20,7 +20,7 @@ def trained(boundary: str | None = None) -> Tokenizer:
     return train_byte_pair(iter([TEXT]), 265, boundary)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=40))
 def test_every_text_decodes_to_itself(text: str) -> None:
     for tokenizer in (ByteTokenizer(), ByteTokenizer("<|end|>"), BYTE_PAIR, BYTE_PAIR_WITH_END):

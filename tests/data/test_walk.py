@@ -23,7 +23,7 @@ def split_of(count: int, walk: Walk | None) -> ArraySplit:
     return ArraySplit("train", (), {}, 3, count, count + 100, shuffled=True, digest="", walk=walk)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 5000), st.integers(-(2**70), 2**70), st.integers(0, 2**40))
 def test_all_numbers_of_a_small_count(count: int, seed: int, epoch: int) -> None:
     places = np.arange(count)
@@ -32,7 +32,7 @@ def test_all_numbers_of_a_small_count(count: int, seed: int, epoch: int) -> None
     np.testing.assert_array_equal(places, np.arange(count))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(1, 2**40), st.data())
 def test_some_numbers_of_a_large_count(count: int, data: st.DataObject) -> None:
     asked = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=80)), np.int64)

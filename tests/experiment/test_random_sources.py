@@ -79,7 +79,7 @@ def computed(folder: Path, files: list[list[str]], function: str) -> tuple[objec
 
 
 @given(experiments(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_changed_result_has_a_changed_identity(tmp_path_factory: pytest.TempPathFactory, files, data) -> None:
     """And comments, blank lines and changed brackets change neither."""
     folder = tmp_path_factory.mktemp("sources")

@@ -14,7 +14,7 @@ from paren.ir.show import show_graph
 from paren.ir.verify import verify
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.integers(0, 99))
 def test_random_graphs_verify_and_evaluate_to_finite_values(graph: Graph, seed: int) -> None:
     verify(graph, "test")
@@ -23,7 +23,7 @@ def test_random_graphs_verify_and_evaluate_to_finite_values(graph: Graph, seed: 
     assert len(show_graph(graph).splitlines()) == 1 + len(graph.nodes) + len(graph.outputs)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs(), st.integers(0, 99))
 def test_rebuilding_a_graph_keeps_its_bits(graph: Graph, seed: int) -> None:
     builder = Builder("again")

@@ -36,7 +36,7 @@ def grows_by_accident(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     return np.broadcast_shapes(first, second) not in (first, second)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes, shapes)
 def test_elementwise_operands_broadcast_as_examples(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     """Either numpy's result on each example, or a coded refusal: E-TYPE-001 where numpy refuses, E-TYPE-002 where both
@@ -53,7 +53,7 @@ def test_elementwise_operands_broadcast_as_examples(first: tuple[int, ...], seco
     np.testing.assert_array_equal(found, by_example(np.subtract, a, b))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shapes, shapes)
 def test_a_tensor_without_batch_meets_one_with(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     """`iota` has no batch axis; it is the same for every example."""
@@ -84,7 +84,7 @@ def factors(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return first, second
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(factors(), st.sampled_from(["both", "first", "second"]))
 def test_matmul_is_numpys(shapes: tuple[tuple[int, ...], tuple[int, ...]], batched: str) -> None:
     first, second = shapes
@@ -116,7 +116,7 @@ def specifications(draw: st.DrawFn) -> tuple[str, list[tuple[int, ...]]]:
     return f"{','.join(parts)}->{result}", [tuple(sizes[letter] for letter in part) for part in parts]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specifications(), st.booleans())
 def test_einsum_is_numpys(case: tuple[str, list[tuple[int, ...]]], last_fixed: bool) -> None:
     specification, shapes = case
@@ -136,7 +136,7 @@ def test_einsum_is_numpys(case: tuple[str, list[tuple[int, ...]]], last_fixed: b
 REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min, "mean": np.mean}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_reductions_count_axes_of_one_example(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple))

@@ -89,7 +89,7 @@ def mutated(draw: random.Random) -> str:
     return "\n".join(show_form(form) for form in forms)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.randoms(use_true_random=False), st.sampled_from([None, "smoke"]))
 def test_changed_examples(draw: random.Random, variant: str | None) -> None:
     elaborated(mutated(draw), variant)
@@ -126,7 +126,7 @@ def expression(draw: random.Random, depth: int) -> str:
     return f"({' '.join(words)})"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.randoms(use_true_random=False))
 def test_calls_of_every_function_with_any_arguments(draw: random.Random) -> None:
     fields = "((x float32 [4]) (i int32 [4]) (b bool [2 3]) (s float32 [2 5 4]))"

@@ -42,7 +42,7 @@ def with_gradients(graph: Graph) -> Graph:
     return builder.graph({"loss": loss, **dict(zip(names, result, strict=True))})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(graphs(steps=SMOOTH, dtype=DType.FLOAT64), st.integers(0, 99))
 def test_gradients_of_random_graphs_agree_with_central_differences(graph: Graph, seed: int) -> None:
     """In a random direction of all inputs; points where the slopes to both sides differ (kinks) are left out."""
@@ -66,7 +66,7 @@ def test_gradients_of_random_graphs_agree_with_central_differences(graph: Graph,
     assert (ahead + behind) / 2 == pytest.approx(expected, abs=1e-5 * scale)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(dtype=DType.FLOAT64), st.integers(0, 99))
 def test_simplified_gradients_are_the_same(graph: Graph, seed: int) -> None:
     both = with_gradients(graph)

@@ -19,7 +19,7 @@ from paren.text.source import Source, Span
 SPAN = Span(Source("simplify.paren", "(x)"), 0, 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(most=16), st.integers(0, 99))
 def test_values_stay_and_no_work_is_added(graph: Graph, seed: int) -> None:
     simple = simplify(graph)
@@ -34,7 +34,7 @@ def test_values_stay_and_no_work_is_added(graph: Graph, seed: int) -> None:
     assert work(simple) <= work(graph) + sums
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(most=16))
 def test_simplifying_twice_changes_nothing(graph: Graph) -> None:
     once = simplify(graph)

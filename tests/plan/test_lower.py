@@ -22,7 +22,7 @@ def _close(graph: Graph, seed: int) -> None:
         np.testing.assert_allclose(found[name].reshape(array.shape), array, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(dtype=DType.FLOAT32), st.integers(0, 10))
 def test_random_graphs_keep_their_value(graph: Graph, seed: int) -> None:
     _close(graph, seed)

@@ -21,7 +21,7 @@ from paren.plan.check import check_plan
 from paren.plan.memory import place
 
 # The same graphs each time: one in ten thousand has a near tie of an argmax, which rounding decides.
-SAME = settings(derandomize=True, deadline=None)
+SAME = settings(derandomize=True)
 
 
 def keeps_its_value(graph: Graph, seed: int) -> None:

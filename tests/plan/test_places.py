@@ -199,13 +199,13 @@ def between_bounds(plan: Plan) -> None:
         assert plan.arena_bytes >= sizes([buffer for buffer in arena if buffer.first <= step < buffer.last])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.booleans())
 def test_arenas_are_as_large_as_they_must(seed: int, training: bool) -> None:
     between_bounds(placed(simplify(training_graph(seed)) if training else mixed_graph(seed)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(dtype=DType.FLOAT32), st.integers(0, 10))
 def test_what_lies_in_the_arena_before_is_not_read(graph: Graph, seed: int) -> None:
     """Placed plans give the definition's values whatever bytes they find; the bits do not depend on them."""

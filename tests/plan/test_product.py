@@ -119,7 +119,7 @@ def test_every_form_has_einsums_value(spec: str, run: Callable[[Plan, Mapping[st
     expression.close(run(expression.plan(), expression.values))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     st.sampled_from(SPECS),
     st.lists(st.sampled_from((1, 1, 2, 3, 5)), min_size=9, max_size=9),
@@ -131,7 +131,7 @@ def test_every_layout_has_einsums_value(spec: str, sizes: list[int], layouts: tu
     expression.close(by_definition(expression.plan(), expression.values))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(SPECS),
     st.lists(st.sampled_from((1, 2, 7)), min_size=9, max_size=9),
@@ -187,7 +187,7 @@ def test_axes_that_lie_behind_one_another_are_one() -> None:
     assert (step.m, step.n, step.k, step.batch) == (4, 3, 5, (3, 3))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 10**9))
 def test_views_of_reshapes_are_numpys(seed: int) -> None:
     """`reshape_view` finds the elements wherever it gives a view; it gives one for all contiguous arrays."""

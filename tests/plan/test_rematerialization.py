@@ -150,7 +150,7 @@ def test_a_copy_has_its_own_name_and_the_late_users(graph: Graph) -> None:
     assert [n for n in uses_of(changed).touching[value] if n >= late + len(again.steps)] == []
 
 
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=15, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_random_training_graphs(seed: int) -> None:
     graph = training_graph(seed)

@@ -59,7 +59,7 @@ def test_nothing_to_keep() -> None:
         assert keep_between_stages(launch.kernel) is launch.kernel
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_random_training_graphs(seed: int) -> None:
     graph = training_graph(seed)

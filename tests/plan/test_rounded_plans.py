@@ -158,7 +158,7 @@ def test_parameters_are_rounded_once_where_products_do_not_round() -> None:
     assert sum(m.buffer in halves for s in plan.steps if isinstance(s, Product) for m in (s.a, s.b)) == 3
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.integers(0, 10**9), st.booleans())
 def test_random_graphs_keep_their_value(seed: int, trains: bool) -> None:
     """To what a rounding can move where another order of sums decides it."""

@@ -46,7 +46,7 @@ def wrong(message: str, axes: Sequence[int] = (3, 4), rows: int = 1) -> Callable
     return check
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kernels())
 def test_sound_kernels_pass(kernel: Kernel) -> None:
     verify_kernel(kernel)

@@ -111,7 +111,7 @@ def multiply(device: CpuDevice, product: Product, dtype: DType) -> tuple[Array, 
 DEVICES = [CpuDevice(1), CpuDevice(2), CpuDevice(2, openmp=False)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(products(), st.sampled_from(range(len(DEVICES))))
 def test_products(case: tuple[Product, DType], device: int) -> None:
     """Elements of C's buffer outside the product keep their value: all of the buffer is compared."""

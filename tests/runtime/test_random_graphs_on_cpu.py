@@ -50,7 +50,7 @@ def close(got: Array, wanted: Array, name: str) -> None:
         np.testing.assert_array_equal(got, wanted, err_msg=name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(), st.integers(0, 99), st.sampled_from(range(len(DEVICES))))
 def test_a_plan_has_the_value_of_its_graph(graph: Graph, seed: int, device: int) -> None:
     values = values_for(graph, seed)
@@ -63,7 +63,7 @@ def test_bits_do_not_depend_on_threads() -> None:
     """With every kernel and product on a team, however small."""
     teams = [CpuDevice(2), CpuDevice(3)]
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(graphs(), st.integers(0, 99))
     def check(graph: Graph, seed: int) -> None:
         plan, values = place(lower(normalise_contractions(graph))), values_for(graph, seed)
@@ -79,7 +79,7 @@ def test_bits_do_not_depend_on_threads() -> None:
         check()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs(), st.integers(0, 99))
 def test_two_runs_of_a_plan_have_the_same_bits(graph: Graph, seed: int) -> None:
     plan, values = place(lower(normalise_contractions(graph))), values_for(graph, seed)

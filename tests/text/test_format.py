@@ -21,14 +21,14 @@ def comments(text: str) -> list[str]:
     return [text[token.start : token.end].rstrip() for token in tokens if token.kind in (COMMENT, BLOCK_COMMENT)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts)
 def test_formatting_again_changes_nothing(text: str) -> None:
     once = laid_out(text)
     assert laid_out(once) == once
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts)
 def test_forms_and_comments_stay(text: str) -> None:
     result = laid_out(text)

@@ -152,13 +152,13 @@ _forms = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_forms)
 def test_reading_what_is_shown_gives_the_form(form: Form) -> None:
     assert plain(read_one(show_form(form))) == plain(form)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(texts)
 def test_showing_what_is_read_gives_the_forms(text: str) -> None:
     forms = read(Source("text.paren", text))

@@ -298,7 +298,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 _BRACKETS = st.lists(st.sampled_from(["(", ")", "[", "]", "\n(def x ", "\n(import ", "\n", "a "]), max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_BRACKETS.map("".join))
 def test_brackets_match_or_are_refused(text: str) -> None:
     rest = re.sub(r"[^()\[\]]", "", text)
@@ -313,7 +313,7 @@ def test_brackets_match_or_are_refused(text: str) -> None:
     assert set(refused) <= {"E-TXT-003", "E-TXT-004", "E-TXT-005"}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=60), st.text("()[]\"';:#|\\ \n\t1.ex+-a\u00a0“”", max_size=60).map(str.encode)))
 def test_any_bytes_are_read_or_refused_with_a_place(content: bytes) -> None:
     try:

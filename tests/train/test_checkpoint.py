@@ -31,7 +31,7 @@ DTYPES = ["float64", "float32", "int64", "int32", "uint32", "uint8", "bool"]
 # ---- the format ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     shapes=st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=3)), max_size=6),
     chunk=st.sampled_from([1, 7, 1 << 23]),

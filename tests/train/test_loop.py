@@ -240,7 +240,7 @@ def test_a_gradient_of_0_is_no_division_by_0(tmp_path, monkeypatch):
 # ---- evaluation ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.integers(1, 9), count=st.integers(1, 17))
 def test_an_evaluation_is_exact_for_any_split_into_batches(rows, count):
     engine = LinearEngine()

@@ -307,7 +307,7 @@ def run_plan(device: CudaDevice, plan: Plan, values: dict[str, Array], times: in
     return {name: np.array(output) for name, output in outputs.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.integers(0, 99), st.sampled_from([1, 3]))
 def test_a_plan_has_the_value_of_its_graph(graph: Graph, seed: int, times: int) -> None:
     values = values_for(graph, seed)

@@ -71,7 +71,7 @@ def compute(product: Product, dtypes: tuple[DType, DType, DType]) -> tuple[Array
     return c, wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(products(), st.sampled_from([(F32,) * 3, (F64,) * 3, (BF16, BF16, F32), (BF16,) * 3]))
 def test_the_calls_compute_the_product(product: Product, dtypes: tuple[DType, DType, DType]) -> None:
     """Elements outside of C keep their value: all of its buffer is compared."""
