@@ -33,8 +33,8 @@ CONTINUED = "as the run began"
 class JoinedProducts:
     """`forms` of epilogues that are one step with their products, and a decision for each epilogue of the training
     graph. `counts` is what decides about bits: `gelu after [2048 256] x [256 1024] (ed5c99980529) in accumulate` -> how
-    many are one step there, for all graphs; they may be fewer where memory is short. The name is that of the user's
-    text and no line of it, so that a text may be laid out anew; the form in brackets tells apart what looks alike."""
+    many are one step there, for all graphs; they may be fewer where memory is short. The form in brackets and the graph
+    are what counts: the word is that of the user's text when the run began, which may call it otherwise now."""
 
     forms: frozenset[str]
     counts: Mapping[str, int]
@@ -68,17 +68,24 @@ def restore_joined(device: Device, plans: Plans, stored: Mapping[str, Json]) -> 
     forms = _forms(plans.accumulate)
     wanted = {form for form in forms if any(f"({form})" in each for each in stored)}
     lost = {form for form in wanted if not device.joins(forms[form])}
-    return _joined(plans, wanted - lost, {form: CONTINUED for form in forms if form not in lost})
+    return _joined(plans, wanted - lost, {form: CONTINUED for form in forms if form not in lost}, stored)
 
 
 def _forms(plan: Plan) -> dict[str, Epilogue]:
     return {epilogue.form: epilogue for epilogue in epilogues_of(plan).values()}
 
 
-def _joined(plans: Plans, forms: Collection[str], reasons: Mapping[str, str]) -> JoinedProducts:
-    """`reasons` by form, where it is not that the device cannot."""
-    every = {name: epilogues_of(plan).values() for name, plan in plans.all.items()}
-    counts = Counter(_named(each, name) for name, found in every.items() for each in found if each.form in forms)
+def _joined(
+    plans: Plans, forms: Collection[str], reasons: Mapping[str, str], known: Collection[str] = ()
+) -> JoinedProducts:
+    """`reasons` by form, where it is not that the device cannot. `known`: what is counted has these names."""
+    names = {name[name.rindex("(") :]: name for name in known}
+    counts: Counter[str] = Counter()
+    for graph, plan in plans.all.items():
+        for each in epilogues_of(plan).values():
+            if each.form in forms:
+                place = f"({each.form}) in {graph}"
+                counts[names.setdefault(place, f"{_described(each)} {place}")] += 1
     decisions = [
         Decision(Pattern.EPILOGUE, each.form in forms, reasons.get(each.form, MISSING), each.launch.spans[-1])
         for each in epilogues_of(plans.accumulate).values()
@@ -86,10 +93,9 @@ def _joined(plans: Plans, forms: Collection[str], reasons: Mapping[str, str]) ->
     return JoinedProducts(frozenset(forms), dict(sorted(counts.items())), tuple(decisions))
 
 
-def _named(epilogue: Epilogue, graph: str) -> str:
+def _described(epilogue: Epilogue) -> str:
     product = epilogue.product
-    sizes = f"[{product.m} {product.k}] x [{product.k} {product.n}]"
-    return f"{_head(epilogue.launch.spans[-1])} after {sizes} ({epilogue.form}) in {graph}"
+    return f"{_head(epilogue.launch.spans[-1])} after [{product.m} {product.k}] x [{product.k} {product.n}]"
 
 
 def _head(span: Span) -> str:

@@ -82,7 +82,8 @@ def start(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CudaDevice, "compare_joined", compare)
             patch.setattr(run, "open_device", lambda *_: device)
-            experiment.run(tmp_path / name, device="cuda", stacking=3, steps=steps, **how)  # type: ignore[arg-type]
+            read = paren.load(experiment.program.path)  # as it stands now
+            read.run(tmp_path / name, device="cuda", stacking=3, steps=steps, **how)  # type: ignore[arg-type]
         return Started(card, compared)
 
     return started
@@ -273,3 +274,15 @@ def test_the_numbers_are_those_of_the_two_steps_to_rounding(start: Start, tmp_pa
     assert state(tmp_path / "one") != state(tmp_path / "two")
     one, two = ([line["loss"] for line in metric_lines(tmp_path / out) if "loss" in line] for out in ("one", "two"))
     np.testing.assert_allclose(one, two, rtol=1e-2)
+
+
+def test_a_text_that_calls_the_same_by_another_name_goes_on(
+    experiment: Experiment, start: Start, tmp_path: Path
+) -> None:
+    """What a run is does not depend on names, and neither does what it joins."""
+    start("out", 3)
+    joined = joined_in(tmp_path / "out")
+    file = Path(experiment.program.path)
+    file.write_text("(def bent gelu)\n" + file.read_text().replace("(gelu ", "(bent "))
+    start("out", 5, resume="latest")
+    assert joined_in(tmp_path / "out") == joined
