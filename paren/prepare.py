@@ -77,6 +77,7 @@ class Preparation:
 
     def __call__(self, stored: Mapping[str, Json] | None) -> Prepared:
         """Raises E-MEM-003 and E-MEM-001 for a stacking that cannot be."""
+        before = len(self.device.retried)
         free = usable_memory(self.device.available(), self.memory)
         choice = self._choose(stored.get("stacking") if stored is not None else None, free)
         own = self.device.own_memory
@@ -95,6 +96,7 @@ class Preparation:
             make_engine=lambda: self._make_engine(candidate, choice.told),
             annotations={"stacking": choice.told} if choice.told else {},
             peak={"peak_graph": candidate.memory.peak_graph, "peak_place": candidate.memory.peak_place},
+            retried=lambda: self.device.retried[before:],
         )
 
     def _choose(self, stored: Json, free: Available) -> Choice:

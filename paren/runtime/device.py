@@ -60,6 +60,10 @@ class Device(Protocol):
     def notes(self) -> Sequence[str]:
         """What went less well than it could, in words: a cache that cannot be written, a fall-back in use."""
 
+    @property
+    def retried(self) -> Sequence[int]:
+        """Bytes of each allocation so far that succeeded only once memory in reserve was given back."""
+
     def available(self) -> Available:
         """What of the memory that `allocate` gives out may still be allocated."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from paren.plan.epilogue import Epilogue
 from paren.plan.plan import Attention
@@ -11,7 +11,9 @@ from paren.text.errors import InternalError
 
 
 class KernelsOnly:
-    """The steps of libraries for a device whose traits say that it has none."""
+    """The steps of libraries for a device whose traits say that it has none, and that holds no memory in reserve."""
+
+    retried: Sequence[int] = ()
 
     def attend(self, step: Attention, cells: Mapping[int, Cell]) -> Task:
         raise InternalError("runtime", f"{step.nodes[0]} has no step on this device")

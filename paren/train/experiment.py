@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -209,13 +209,14 @@ class SplitData:
 class Prepared:
     """What a start trains with. `identity`: device and layout, as far as they decide about bits. `annotations`: kind ->
     values of lines that the metrics of a new run begin with. `peak`: `peak_graph` and `peak_place`, where the memory
-    plan has most alive."""
+    plan has most alive. `retried`: bytes of each allocation of this start that the device made at the second try."""
 
     identity: Mapping[str, Json]
     data: TrainingData
     make_engine: Callable[[], Engine]
     annotations: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     peak: Mapping[str, Json] = field(default_factory=dict)
+    retried: Callable[[], Sequence[int]] = tuple
 
 
 def total_steps(run: RunForm, steps_per_epoch: int) -> int:

@@ -177,6 +177,10 @@ class Start:
                 lines.annotate(state.step, "memory", **engine.memory(), **prepared.peak, saves_while_training=saves)
                 for kind, values in prepared.annotations.items():
                     lines.annotate(state.step, kind, **values)
+            for size in prepared.retried():
+                again = "and succeeded once memory in reserve was given back"
+                self.progress.notice(f"memory: allocation failed ({show_bytes(size)}), {again}")
+                lines.annotate(state.step, "allocation-failed", bytes=size)
             if resumed and not own:
                 lines.annotate(state.step, "resumed", checkpoint=str(resumed.folder))
             if self.ranks is not None:

@@ -15,7 +15,10 @@ from paren import restored as restoring
 from paren import run
 from paren.engine import CompiledEngine
 from paren.text.errors import ParenError
+from paren.text.size import show_bytes
 from paren.train import chunk
+from paren.train.progress import Silent
+from paren.train.read_run import read_annotations
 
 SERIES = ("loss", "gradient-norm", "rate", "evaluation/loss", "scale", "spread")
 
@@ -55,3 +58,31 @@ def test_a_run_on_a_card(name: str, stacking: int, tmp_path: Path, monkeypatch: 
         experiment.run(tmp_path / "card", threads=1, stacking=stacking, resume="latest")
     assert caught.value.code == "E-CKPT-007"
     assert f"{newest(tmp_path / 'card')} would not be bit-exact: device cuda there and cpu here" in str(caught.value)
+
+
+def test_an_allocation_that_fails_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a line and by an annotation, where another program or library took the memory after the plan was made."""
+    device, card = defined_device(1 << 32)
+    made = CompiledEngine.__init__
+
+    def fill(engine: CompiledEngine, *given: object) -> None:
+        card.idle = (1 << 32) - card.used
+        made(engine, *given)
+
+    monkeypatch.setattr(CompiledEngine, "__init__", fill)
+    monkeypatch.setattr(run, "open_device", lambda *_: device)
+    told: list[str] = []
+
+    class Told(Silent):
+        def notice(self, text: str) -> None:
+            told.append(text)
+
+    paren.load(write_program(tmp_path, "mlp")).run(
+        tmp_path / "out", device="cuda", stacking=4, steps=2, progress=Told()
+    )
+    (size,) = device.retried
+    assert (
+        f"memory: allocation failed ({show_bytes(size)}), and succeeded once memory in reserve was given back" in told
+    )
+    annotations = [line for line in read_annotations(tmp_path / "out") if line["annotation"] == "allocation-failed"]
+    assert annotations == [{"step": 0, "annotation": "allocation-failed", "bytes": size}]

@@ -55,7 +55,7 @@ class CudaDevice:
         self._compiler = compiler
         self._kernels = Kernels(driver, compiler, emitter, KernelCache(cache))
         self._products = "TF32" if tf32 else ""
-        self._notes: list[str] = []
+        self.retried: list[int] = []
         self.link = CardLink(driver, self._kernels.functions, self.allocate)
 
     @property
@@ -74,7 +74,7 @@ class CudaDevice:
     @property
     def notes(self) -> Sequence[str]:
         said = (note for note in (self.others, self.link.unused) if note)
-        return (*self._notes, *self.driver.notes, *self._kernels.cache.notes, *said)
+        return (*self.driver.notes, *self._kernels.cache.notes, *said)
 
     def available(self) -> Available:
         """What may still be allocated on the card."""
@@ -94,11 +94,12 @@ class CudaDevice:
             return self.driver.allocate(size)
         except OutOfMemoryError:
             self.driver.release()
-            self._notes.append(f"{show_bytes(size)} could not be allocated at once: memory in reserve was given back")
         try:
-            return self.driver.allocate(size)
+            memory = self.driver.allocate(size)
         except OutOfMemoryError as refusal:
             raise self._refused(show_bytes(size), refusal) from refusal
+        self.retried.append(size)
+        return memory
 
     def _refused(self, what: str, refusal: OutOfMemoryError) -> ParenError:
         free, total = self.driver.memory()
