@@ -40,7 +40,8 @@ THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THRE
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study that has ended. `exit_code`: 0, or 130 or 143 after a signal. `done` and `left`: numbers of jobs."""
+    """A study that has ended. `exit_code`: 0, or 130 or 143 after a signal. `done` and `left`: numbers of jobs,
+    both 0 for a process of torchrun that leaves the work to the first."""
 
     out: Path
     exit_code: int

@@ -27,8 +27,8 @@ from paren.train.tensor_file import MalformedFile, read_header
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LISTS = '{"step": ' + DEEP + "}"
-# What a process of paren tells another, over a pipe or the store of ranks.
-BETWEEN_PROCESSES = {
+# What a process of paren tells another, over a pipe or the store of ranks, and what it wrote itself just before.
+OWN_WORDS = {
     "paren/experiment/events.py",
     "paren/experiment/job_files.py",
     "paren/experiment/worker_pool.py",
@@ -58,7 +58,7 @@ def test_files_are_read_in_one_way() -> None:
         for path in (root / "paren").rglob("*.py")
         if re.search(r"\bjson\.loads?\(", path.read_text())
     }
-    assert found == {"paren/text/json.py", *BETWEEN_PROCESSES}
+    assert found == {"paren/text/json.py", *OWN_WORDS}
 
 
 @pytest.mark.parametrize(
