@@ -148,7 +148,7 @@ def test_damage_is_named_on_read_and_built_again(tmp_path: Path, harm, text: str
 def test_names_that_cannot_be_files_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ParenError) as caught:
         Store(tmp_path).find(Recipe("product", name, {}))
-    shown = name if len(name) <= 100 else f"{'x' * 100}..."
+    shown = name if len(name) <= 100 else f"{'x' * 97}..."
     rule = "letters, digits, - and _ only, at most 100 of them"
     assert caught.value.code == "E-STORE-001"
     assert caught.value.message == f"{shown!r} cannot be the name of a product: {rule}"

@@ -24,6 +24,7 @@ from paren.data.numpy_file import UNREADABLE
 from paren.experiment.store.claims import not_writable
 from paren.experiment.store.recipe import Recipe, digest
 from paren.ir.op import Array
+from paren.text.brevity import shorten
 from paren.text.errors import ParenError, first_line
 from paren.text.json import Json, parse_json
 from paren.text.size import count_of
@@ -189,10 +190,10 @@ def check_name(name: str, what: str) -> None:
     """Raises E-STORE-001 unless a name is safe as the name of a file on every system."""
     if name and len(name) <= _LONGEST and all(each.isalnum() or each in "-_" for each in name):
         return
-    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     raise ParenError(
         "E-STORE-001",
-        f"{shown!r} cannot be the name of {what}: letters, digits, - and _ only, at most {_LONGEST} of them",
+        f"{shorten(name, _LONGEST)!r} cannot be the name of {what}: "
+        f"letters, digits, - and _ only, at most {_LONGEST} of them",
     )
 
 
