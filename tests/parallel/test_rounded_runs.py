@@ -94,8 +94,8 @@ def test_a_rank_holds_what_was_planned_and_several_buckets_are_exchanged(tmp_pat
     sent = columns["runtime/exchange-bytes"]
     assert (sent >= (4 if gradients == "f32" else 2) * trained).all()
     assert (columns["runtime/exchange-hidden-ms"] <= columns["runtime/exchange-ms"]).all()
-    # What is checked while a save is written is seen only then; of blocks of this size that were freed before and during
-    # training, malloc may keep two. What several buckets or a carried vector take is more.
+    # What is checked while a save is written is seen only then. Of blocks of this size that were freed, malloc may keep
+    # two; a carried vector takes twice as much.
     peak, block = columns["runtime/peak_bytes"].max(), 2**21
     assert 0.97 * memory["planned"] - block < peak < 1.03 * memory["planned"] + 2 * block
 
